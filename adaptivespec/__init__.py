@@ -1,0 +1,1 @@
+"""AdaptiveSpec: per-step adaptive speculative decoding (arXiv 2609.02897). The method itself, without an engine."""

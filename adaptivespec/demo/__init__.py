@@ -1,0 +1,1 @@
+"""The embedded default: problem set, EAGLE-3 drafter and its training pipeline."""

@@ -1,0 +1,1 @@
+"""Records to tables, pictures and the report; needs no engine."""

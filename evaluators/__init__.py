@@ -1,0 +1,1 @@
+"""Problems, prompts and grades; needs no engine."""
