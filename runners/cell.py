@@ -1,0 +1,145 @@
+"""A cell is one row of a table: everything that changes a result, and a name made from exactly that.
+
+    cell = Cell.from_config(config)      # the resolved Hydra config of one job
+    cell.key                             # equal for equal cells, however they were written
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adaptivespec.options import Options
+from adaptivespec.shape import TreeShape
+from runners.errors import UserError
+
+Node = Mapping[str, Any]
+SCHEMA = 1
+ENGINE_KEYS = (
+    "device", "dtype", "attention_backend", "cuda_graph", "overlap_schedule", "radix_cache", "tp_size", "dp_size", "concurrency",
+    "temperature", "warmup", "mem_fraction_static", "context_length", "threads", "server_args",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One asked cell. The nodes are plain, resolved config; what lies on disk is added by `runners.resolve`."""
+
+    method: Node
+    model: Node
+    benchmark: Node
+    engine: Node
+    trace: bool
+    seed: int
+    repeat: int = 0
+
+    @classmethod
+    def from_config(cls, config: Node) -> Cell:
+        """Make the cell that one job asks for. Raises UserError where a value is out of range."""
+        method = clean_method(config["method"])
+        benchmark = {**config["benchmark"], "limit": positive("limit", config["limit"], optional=True)}
+        engine = {key: config["engine"][key] for key in ENGINE_KEYS}
+        if engine["dtype"] not in ("bfloat16", "float16", "float32"):
+            raise UserError(f"engine.dtype={engine['dtype']}: expected bfloat16, float16 or float32")
+        if method["algorithm"] and not (config["model"].get("draft") or {}).get("id"):
+            raise UserError(
+                f"method={method['name']} needs a draft model, but model.draft is null: choose a model with one, set "
+                "model.draft.path=FOLDER, or use method=vanilla"
+            )
+        return cls(
+            method=method,
+            model=config["model"],
+            benchmark=benchmark,
+            engine=engine,
+            trace=bool(config["trace"]) and method["algorithm"] == "ADAPTIVESPEC",
+            seed=non_negative("seed", config["seed"]),
+        )
+
+    @property
+    def speculative(self) -> bool:
+        """Whether the arm drafts at all."""
+        return self.method["algorithm"] is not None
+
+    @property
+    def key(self) -> str:
+        """Canonical text: equal cells written differently have the same."""
+        model = self.model if self.speculative else {**self.model, "draft": None}
+        return canonical([self.method, model, self.benchmark, self.engine, self.trace, self.seed, self.repeat])
+
+    @property
+    def label(self) -> str:
+        """`combined kappa=0.2 d=0.5 · smollm2_135m · demo`, for people."""
+        return f"{self.method_label} · {self.model['name']} · {self.benchmark['name']}" + (f" · repeat {self.repeat}" if self.repeat else "")
+
+    @property
+    def method_label(self) -> str:
+        """The method with the options that are swept."""
+        accept, tree = self.method["accept"] or {}, self.method["tree"] or {}
+        parts = [self.method["name"]]
+        if accept.get("kappa") is not None and accept.get("rule") == "margin":
+            parts.append(f"kappa={accept['kappa']:g}")
+        if tree.get("policy") == "dcs":
+            parts.append(f"d={tree['d']:g}")
+        if self.method["name"] == "static":
+            parts.append("({},{},{})".format(*tree["shape"]))
+        return " ".join(parts)
+
+    def with_repeat(self, repeat: int) -> Cell:
+        """The same cell measured once more."""
+        return replace(self, repeat=repeat)
+
+
+def clean_method(node: Node) -> dict[str, Any]:
+    """Check a method node and bring it to canonical form (numbers as floats, shapes as lists of ints)."""
+    method = {key: node.get(key) for key in ("name", "algorithm", "tree", "accept")}
+    if method["algorithm"] not in (None, "EAGLE3", "ADAPTIVESPEC"):
+        raise UserError(f"method.algorithm={method['algorithm']}: expected null, EAGLE3 or ADAPTIVESPEC")
+    if method["algorithm"] is None:
+        return {**method, "tree": None, "accept": None}
+    tree = dict(method["tree"])
+    if tree.get("shape") is not None:
+        try:
+            tree["shape"] = list(TreeShape.parse(tree["shape"]).as_tuple())
+        except (ValueError, TypeError) as error:
+            raise UserError(f"method.tree.shape={tree['shape']}: {error}") from None
+    if method["algorithm"] == "ADAPTIVESPEC":
+        try:
+            options = Options.from_dict({"tree": tree, "accept": method["accept"]})
+        except (ValueError, TypeError) as error:
+            raise UserError(f"method={method['name']}: {error}") from None
+        return {**method, **options.as_dict()}
+    if tree.get("policy") != "static" or (method["accept"] or {}).get("rule") != "strict":
+        raise UserError(f"method={method['name']}: SGLang's own EAGLE3 only knows a static shape and the strict rule")
+    return {**method, "tree": tree, "accept": {"rule": "strict"}}
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: the text that is hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def cell_id(described: Node) -> str:
+    """`<method>-<model>-<benchmark>-<12 hex digits>`, safe as a folder's name; the digits hash all of `described`."""
+    digits = hashlib.sha256(canonical(described).encode()).hexdigest()[:12]
+    names = (described["method"]["name"], described["model"]["name"], described["benchmark"]["name"])
+    return "-".join([*(re.sub(r"[^A-Za-z0-9_.]+", "_", name) for name in names), digits])
+
+
+def positive(name: str, value: Any, *, optional: bool = False) -> int | None:
+    """Check a count. Raises UserError unless it is a whole number above 0 (or null where `optional`)."""
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise UserError(f"{name}={value!r}: expected a whole number above 0{' or null for all' if optional else ''}")
+    return value
+
+
+def non_negative(name: str, value: Any) -> int:
+    """Check a seed or an index."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(f"{name}={value!r}: expected a whole number, 0 or above")
+    return value

@@ -1,0 +1,113 @@
+"""One request to a server's `/generate`: greedy, not streamed, with the engine's own counts.
+
+    generation = generate(server, ready, index)      # a line of generations.jsonl
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+
+from runners.cell import Cell
+from runners.errors import ServerError
+from runners.resolve import Ready
+from runners.server import Server
+
+
+def sampling_params(ready: Ready) -> dict[str, Any]:
+    """Return the request's sampling parameters, with the method's per-request options in our own nested dict."""
+    cell = ready.cell
+    parameters: dict[str, Any] = {"temperature": cell.engine["temperature"], "max_new_tokens": ready.max_new_tokens}
+    if ready.stop:
+        parameters["stop"] = list(ready.stop)
+    if cell.method["algorithm"] == "ADAPTIVESPEC":
+        parameters["custom_params"] = {"adaptivespec": request_options(cell)}
+    return parameters
+
+
+def request_options(cell: Cell) -> dict[str, Any]:
+    """The options that may change from request to request, so that one server serves many cells."""
+    accept, tree = cell.method["accept"], cell.method["tree"]
+    options: dict[str, Any] = {"rule": accept["rule"], "trace": cell.trace}
+    if accept["rule"] == "margin":
+        options["kappa"] = accept["kappa"]
+    if tree["policy"] == "dcs":
+        options["d"] = tree["d"]
+    return options
+
+
+def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
+    """Send one prompt and return its generation. Raises ServerError where the answer is not one that can be counted."""
+    prompt = ready.prompts[index]
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    begin = time.perf_counter()
+    answer = server.post(
+        "/generate", {"input_ids": list(prompt.ids), "sampling_params": sampling_params(ready)}, server.timeouts["request_s"]
+    )
+    latency_s = time.perf_counter() - begin
+    meta = answer["meta_info"]
+    check_answer(answer, ready.cell)
+    totals = meta.get("adaptivespec")
+    return {
+        "item": prompt.problem.id,
+        "index": index,
+        "prompt_sha256": prompt.sha256,
+        "prompt_tokens": meta["prompt_tokens"],
+        "output_ids": answer["output_ids"],
+        "text": answer["text"],
+        "output_tokens": meta["completion_tokens"],
+        "finish_reason": meta["finish_reason"]["type"],
+        "latency_s": latency_s,
+        "verify_steps": meta.get("spec_verify_ct") if ready.cell.speculative else None,
+        "accept_histogram": meta.get("spec_correct_drafts_histogram") if ready.cell.speculative else None,
+        "adaptivespec": {key: value for key, value in totals.items() if key != "trace"} if totals else None,
+        "trace": totals.get("trace") if totals else None,
+        "server": server.id,
+        "started_at": started_at,
+        "machine": sample_machine(server.spec.engine["device"]),
+    }
+
+
+def check_answer(answer: dict[str, Any], cell: Cell) -> None:
+    """Refuse an answer whose counts do not fit together: a wrong count must never become a figure."""
+    meta, ids = answer["meta_info"], answer.get("output_ids")
+    reason = (meta.get("finish_reason") or {}).get("type")
+    if reason not in ("stop", "length"):
+        raise ServerError(f"the engine ended a request with finish_reason={meta.get('finish_reason')!r}, expected stop or length")
+    if ids is None or len(ids) != meta["completion_tokens"] or not ids:
+        raise ServerError(f"the engine counts {meta['completion_tokens']} output tokens but returned {None if ids is None else len(ids)} ids")
+    if cell.speculative and len(ids) > 1 and not meta.get("spec_verify_ct"):
+        raise ServerError(f"method={cell.method['name']}: the engine reports no verify step, so speculation was silently off")
+    if cell.method["algorithm"] == "ADAPTIVESPEC":
+        check_totals(meta.get("adaptivespec"), cell, len(ids))
+
+
+def check_totals(totals: dict[str, Any] | None, cell: Cell, n_tokens: int) -> None:
+    """Check the plugin's totals against the engine's count and the rule that was asked for."""
+    if totals is None:
+        raise ServerError(f"method={cell.method['name']}: the answer carries no adaptivespec totals, so the plugin did not serve it")
+    if 1 + totals["committed"] != n_tokens:
+        raise ServerError(f"the plugin committed {totals['committed']} tokens after the first, the engine counts {n_tokens}")
+    if totals["rule"] != cell.method["accept"]["rule"]:
+        raise ServerError(f"asked for rule={cell.method['accept']['rule']}, served with {totals['rule']} ({totals.get('note')})")
+
+
+def sample_machine(device: str) -> dict[str, float | None]:
+    """Load, clock and temperature just after a request; null where unknown."""
+    sample: dict[str, float | None] = {
+        "cpu_percent": psutil.cpu_percent(),
+        "load1": os.getloadavg()[0],
+        "gpu_clock_mhz": None,
+        "gpu_temperature_c": None,
+    }
+    if device == "cuda":
+        query = ["nvidia-smi", "--query-gpu=clocks.sm,temperature.gpu", "--format=csv,noheader,nounits", "--id=0"]
+        fields = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split(",")
+        if len(fields) == 2:
+            sample["gpu_clock_mhz"], sample["gpu_temperature_c"] = (float(value) for value in fields)
+    return sample

@@ -1,0 +1,163 @@
+"""From an asked cell to one that can run: weights found, problems loaded, prompts rendered, identity complete.
+
+    ready = Resolver().resolve(cell)
+    ready.id, ready.described, ready.prompts
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evaluators.problems import Problem, load_problems
+from evaluators.prompts import render
+from runners.cell import Cell, Node, canonical, cell_id
+from runners.checkpoint import Checkpoint, locate
+from runners.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request's input."""
+
+    problem: Problem
+    text: str
+    ids: tuple[int, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of the prompt as sent."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cell with all that its run needs."""
+
+    cell: Cell
+    target: Checkpoint
+    draft: Checkpoint | None
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    described: dict[str, Any]
+    """What is hashed into the id and written as `cell` in the record (docs/data.md)."""
+
+    @cached_property
+    def id(self) -> str:
+        """Name of the cell and of its folder."""
+        return cell_id(self.described)
+
+    @property
+    def context_needed(self) -> int:
+        """Positions that the longest prompt and its cap take."""
+        return max(len(prompt.ids) for prompt in self.prompts) + self.max_new_tokens
+
+
+class Resolver:
+    """Resolves cells; what cells share (weights, tokenizer, prompts) is found once."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Any] = {}
+
+    def resolve(self, cell: Cell) -> Ready:
+        """Return the runnable cell. Raises UserError where weights or problems are out of reach."""
+        target = self._once(["target", cell.model["target"]], lambda: locate(cell.model["target"], "target"))
+        draft = self._once(["draft", cell.model["draft"]], lambda: locate(cell.model["draft"], "draft")) if cell.speculative else None
+        protocol = protocol_of(cell.benchmark)
+        problems = self._once(["problems", cell.benchmark], lambda: load_problems(cell.benchmark))
+        tokenizer = self._once(["tokenizer", str(target.path)], lambda: load_tokenizer(target.path))
+        prompts = self._once(
+            ["prompts", str(target.path), cell.benchmark, cell.model["enable_thinking"]],
+            lambda: tuple(prompt_for(problem, cell, tokenizer) for problem in problems.problems),
+        )
+        described = {
+            "method": dict(cell.method),
+            "model": {
+                "name": cell.model["name"],
+                "target": target.identity(),
+                "draft": draft.identity() if draft else None,
+                "chat_template_sha256": hashlib.sha256((tokenizer.chat_template or "").encode()).hexdigest(),
+                "enable_thinking": cell.model["enable_thinking"],
+            },
+            "benchmark": {
+                "name": cell.benchmark["name"],
+                "protocol": cell.benchmark["protocol"],
+                "limit": cell.benchmark["limit"],
+                "sample": cell.benchmark["sample"],
+                "n_items": len(prompts),
+                "max_new_tokens": protocol["max_new_tokens"],
+                "stop": list(protocol["stop"] or []),
+                "data_sha256": problems.sha256,
+                "prompts_sha256": hashlib.sha256("".join(prompt.sha256 for prompt in prompts).encode()).hexdigest(),
+            },
+            "engine": {**cell.engine, "sglang": importlib.metadata.version("sglang")},
+            "trace": cell.trace,
+            "seed": cell.seed,
+            "repeat": cell.repeat,
+        }
+        ready = Ready(cell, target, draft, prompts, protocol["max_new_tokens"], tuple(protocol["stop"] or ()), described)
+        check_context(ready)
+        return ready
+
+    def _once(self, key: list[Any], make: Any) -> Any:
+        text = canonical(key)
+        if text not in self._memory:
+            self._memory[text] = make()
+        return self._memory[text]
+
+
+def protocol_of(benchmark: Node) -> Node:
+    """Return the settings of the benchmark's chosen protocol."""
+    name, known = benchmark["protocol"], benchmark["protocols"]
+    if name not in known:
+        raise UserError(f"benchmark.protocol={name}: {benchmark['name']} knows {', '.join(sorted(known))}")
+    protocol: Node = known[name]
+    return protocol
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the target's own tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))
+
+
+def prompt_for(problem: Problem, cell: Cell, tokenizer: Any) -> Prompt:
+    """Render and tokenize one problem: the engine gets ids, so that nothing is added twice (some tokenizers prepend a BOS)."""
+    rendered = render(problem, cell.benchmark)
+    if rendered.messages is None:
+        text = str(rendered.text)
+        return Prompt(problem, text, tuple(tokenizer(text)["input_ids"]))
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"model={cell.model['name']} has no chat template, which benchmark.protocol={cell.benchmark['protocol']} needs: "
+            "use a chat model or benchmark.protocol=specforge"
+        )
+    thinking = {} if cell.model["enable_thinking"] is None else {"enable_thinking": cell.model["enable_thinking"]}
+    text = tokenizer.apply_chat_template(rendered.messages, tokenize=False, add_generation_prompt=True, **thinking)
+    return Prompt(problem, text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+
+
+def check_context(ready: Ready) -> None:
+    """Refuse before launch what would not fit. Raises UserError naming the numbers.
+
+    The draft's own limit is the launcher's concern (`runners.server` lifts it and records that).
+    """
+    limit = json.loads((ready.target.path / "config.json").read_text()).get("max_position_embeddings")
+    if limit and ready.context_needed > limit:
+        raise UserError(
+            f"model={ready.cell.model['name']} takes {limit} positions, but the longest prompt of {ready.cell.benchmark['name']} and its cap need "
+            f"{ready.context_needed}: lower benchmark.protocols.{ready.cell.benchmark['protocol']}.max_new_tokens (now {ready.max_new_tokens})"
+        )
+
+
+def draft_limit(draft: Checkpoint) -> int | None:
+    """Positions that the draft's config allows."""
+    limit = json.loads((draft.path / "config.json").read_text()).get("max_position_embeddings")
+    return int(limit) if limit else None

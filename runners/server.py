@@ -1,0 +1,285 @@
+"""Starts the real SGLang server for a group of cells, proves that it is the one asked for, and takes it down without a trace.
+
+    with Server(ServerSpec.for_cell(ready, engine), log=Path("server.log")) as server:
+        server.url, server.api_key
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+from adaptivespec import sglang_cpu
+from runners.errors import ServerError, UserError
+
+# Found again in the environment of every process that a server starts, also of those that changed session or parent.
+MARK = "ADAPTIVESPEC_SERVER_ID"
+LONGER_DRAFT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """What one server is started with; equal specs can share a server."""
+
+    target: Path
+    draft: Path | None
+    algorithm: str | None
+    shape: tuple[int, int, int] | None
+    """For EAGLE3; our plugin takes its shapes from `options`."""
+    options: Mapping[str, Any] | None
+    """Server-wide options of the plugin."""
+    engine: Mapping[str, Any]
+    seed: int
+    lift_draft_limit: bool = False
+
+    def command(self, port: int, api_key: str) -> list[str]:
+        """Return the command line."""
+        engine = self.engine
+        flags: dict[str, Any] = {
+            "model-path": self.target, "host": "127.0.0.1", "port": port, "api-key": api_key, "device": engine["device"],
+            "dtype": engine["dtype"], "attention-backend": engine["attention_backend"], "tp-size": engine["tp_size"],
+            "dp-size": engine["dp_size"], "random-seed": self.seed, "mem-fraction-static": engine["mem_fraction_static"],
+            "context-length": engine["context_length"], "max-running-requests": engine["concurrency"], "page-size": 1,
+            "disable-cuda-graph": not engine["cuda_graph"], "disable-overlap-schedule": not engine["overlap_schedule"],
+            "disable-radix-cache": not engine["radix_cache"], "skip-server-warmup": True,
+        }  # fmt: skip
+        if engine["device"] == "cpu":
+            # SGLang sizes the KV cache from all free memory; a laptop has other uses for it.
+            flags["max-total-tokens"] = 16384 * engine["concurrency"]
+        if self.algorithm:
+            flags |= {"speculative-algorithm": self.algorithm, "speculative-draft-model-path": self.draft}
+        if self.shape:
+            flags |= dict(zip(("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"), self.shape, strict=True))
+        flags |= {name.replace("_", "-"): value for name, value in engine["server_args"].items()}
+        return [sys.executable, "-m", "sglang.launch_server", *to_arguments(flags)]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the server needs beyond ours."""
+        variables: dict[str, str] = {}
+        if self.engine["device"] == "cpu" and sglang_cpu.needed():
+            variables |= sglang_cpu.environment(os.environ.get("PYTHONPATH"))
+        if self.engine["threads"]:
+            variables["OMP_NUM_THREADS"] = str(self.engine["threads"])
+        if self.lift_draft_limit:
+            variables[LONGER_DRAFT] = "1"
+        if self.options is not None:
+            variables["ADAPTIVESPEC_CONFIG"] = json.dumps(self.options)
+        return variables
+
+
+def to_arguments(flags: Mapping[str, Any]) -> list[str]:
+    """`{"a": 1, "b": True, "c": None, "d": False}` -> `--a 1 --b`."""
+    arguments: list[str] = []
+    for name, value in flags.items():
+        if value is True:
+            arguments.append(f"--{name}")
+        elif value is not None and value is not False:
+            arguments += [f"--{name}", str(value)]
+    return arguments
+
+
+@dataclass
+class Server:
+    """One running server; a context manager. Its whole process tree ends with the block, however that ends."""
+
+    spec: ServerSpec
+    log: Path
+    timeouts: Mapping[str, float]
+    port: int | None = None
+    progress: Callable[[str], None] = lambda line: None
+    id: str = field(default_factory=lambda: f"s-{secrets.token_hex(4)}")
+    api_key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    started_at: str = ""
+    ready_s: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Server:
+        """Start, wait until it answers a generation, and check that it is what was asked for."""
+        begin = time.monotonic()
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        port = self.port
+        if port is None:
+            port = free_port()
+        elif not port_is_free(port):
+            raise UserError(f"engine.port={port} is in use: stop what listens there, or leave engine.port=null to take a free one")
+        self.port = port
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = self.spec.command(port, self.api_key)
+        environment = {**os.environ, **self.spec.environment(), MARK: self.id}
+        with self.log.open("ab") as stream:
+            stream.write(f"\n== {self.id} {self.started_at}: {self.shown_command()}\n".encode())
+            stream.flush()
+            self._process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=die_with_parent
+            )
+        try:
+            self._wait_until_ready(begin + self.timeouts["start_s"])
+            self.info = self.get("/server_info")
+            if wrong := mismatches(self.spec, self.info):
+                raise ServerError(f"the server is not what was asked for, so nothing is measured: {'; '.join(wrong)}")
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_s = time.monotonic() - begin
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take everything down."""
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Base address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the main process still runs."""
+        return self._process.poll() is None
+
+    def shown_command(self) -> str:
+        """The command and its variables as a person would type them, without the key."""
+        variables = [f"{name}={value}" for name, value in self.spec.environment().items()]
+        return " ".join([*variables, *self.spec.command(self.port or 0, "KEY")])
+
+    def get(self, path: str) -> dict[str, Any]:
+        """GET a JSON document from the server."""
+        answer = requests.get(self.url + path, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=60)
+        answer.raise_for_status()
+        document: dict[str, Any] = answer.json()
+        return document
+
+    def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """POST JSON and return the answer's. Raises requests' exceptions."""
+        answer = requests.post(self.url + path, json=body, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=timeout_s)
+        if answer.status_code >= 400:
+            raise requests.HTTPError(f"{answer.status_code}: {answer.text[:500]}", response=answer)
+        document: dict[str, Any] = answer.json()
+        return document
+
+    def describe(self) -> dict[str, Any]:
+        """What a record keeps of this server start."""
+        return {"id": self.id, "started_at": self.started_at, "ready_s": round(self.ready_s, 2), "command": self.shown_command()}
+
+    def _wait_until_ready(self, deadline: float) -> None:
+        body = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise ServerError(f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}")
+            self.progress(last_line(self.log))
+            try:
+                self.get("/model_info")
+                self.post("/generate", body, timeout_s=max(1.0, deadline - time.monotonic()))
+                return
+            except (requests.ConnectionError, requests.HTTPError):
+                time.sleep(0.3)
+            except requests.Timeout:
+                break
+        raise ServerError(f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}")
+
+    def cause(self) -> str:
+        """The line of the log that says most about a failure."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        telling = [line.strip() for line in lines if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))]
+        return telling[-1][-400:] if telling else "no error in its log"
+
+    def tail(self, lines: int = 50) -> str:
+        """The log's last lines."""
+        return "\n".join(["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]])
+
+    def stop(self) -> None:
+        """End all processes of this server, then wait until the port and the accelerator's memory are free."""
+        deadline = time.monotonic() + self.timeouts["stop_s"]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            family = marked_processes(self.id)
+            for process in family:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            if not psutil.wait_procs(family, timeout=5)[1] and not marked_processes(self.id):
+                break
+        while time.monotonic() < deadline and not (port_is_free(self.port or 0) and accelerator_is_free(self.spec.engine["device"])):
+            time.sleep(0.2)
+
+
+def mismatches(spec: ServerSpec, info: Mapping[str, Any]) -> list[str]:
+    """Compare a running server's `/server_info` with what was asked; one sentence per difference."""
+    asked: dict[str, Any] = {
+        "model_path": str(spec.target), "dtype": spec.engine["dtype"], "device": spec.engine["device"], "tp_size": spec.engine["tp_size"],
+        "attention_backend": spec.engine["attention_backend"], "speculative_algorithm": spec.algorithm,
+        "disable_radix_cache": not spec.engine["radix_cache"], "disable_overlap_schedule": not spec.engine["overlap_schedule"],
+        "disable_cuda_graph": not spec.engine["cuda_graph"],
+    }  # fmt: skip
+    if spec.shape:
+        asked |= dict(zip(("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"), spec.shape, strict=True))
+    wrong = [f"{name} is {info.get(name)!r}, asked for {value!r}" for name, value in asked.items() if value is not None and info.get(name) != value]
+    if spec.algorithm is None and info.get("speculative_algorithm"):
+        wrong.append(f"speculative_algorithm is {info['speculative_algorithm']!r}, asked for none")
+    return wrong
+
+
+def die_with_parent() -> None:
+    """In the child: be killed when our process dies, even by SIGKILL (SGLang's own children watch their parent the same way)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def marked_processes(server_id: str) -> list[psutil.Process]:
+    """All processes that carry this server's mark, reparented or in another session as they may be."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == server_id:
+                found.append(process)
+    return found
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nothing listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def accelerator_is_free(device: str) -> bool:
+    """Whether the driver has taken back the memory of ended processes."""
+    if device != "cuda":
+        return True
+    query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+    pids = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    return all(psutil.pid_exists(int(pid)) for pid in pids if pid.isdigit())
+
+
+def last_line(path: Path) -> str:
+    """The last line of a growing file, without reading all of it."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 400))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return lines[-1] if lines else ""
