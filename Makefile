@@ -1,2 +1,59 @@
-help:
-	@true
+# `make help` lists what there is. Every target sets up what it needs by itself.
+PYTHON ?= python3
+DEVICE ?= auto
+PY = .venv/bin/python
+# The same plans on another model, fewer problems, another device: make reproduce-table1 MODEL=smollm2_135m LIMIT=8 ENGINE=cpu
+MODEL ?=
+LIMIT ?=
+ENGINE ?=
+RESULTS ?= results/runs
+ARGS ?=
+SMALL = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) results_dir=$(RESULTS) $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup doctor check format test test-slow test-report demo reproduce-all report wandb-dashboard bench-cpu gpu-check clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-zA-Z0-9_%-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Make .venv with all that is needed (DEVICE=auto|cpu|cuda); undo with rm -rf .venv
+	@$(PYTHON) runners/bootstrap.py --device $(DEVICE)
+
+doctor: setup  ## Say what this machine has and lacks, each with the remedy
+	@$(PY) -m runners.doctor
+
+check: setup  ## Lint, format and type checks
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy
+
+format: setup  ## Format the code
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+test: setup  ## All default tests; starts the real SGLang server on the CPU
+	@$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup  ## The long tests: memory over 20,000 steps, overhead, training
+	@$(PY) -m pytest -m slow $(ARGS)
+
+test-report: setup  ## The report in a real headless Chromium (Debian: apt-get install chromium)
+	@$(PY) -m pytest -m browser tests/analysis $(ARGS)
+
+demo: setup  ## Measure all methods on the demo model and problems, on any machine, in minutes
+	@$(PY) run.py +sweep=demo $(SMALL)
+
+reproduce-table%: setup  ## The paper's Table 1 to 5 (MODEL= LIMIT= ENGINE= for a smaller plan)
+	@$(PY) run.py +sweep=table$* $(SMALL) && $(PY) -m analysis.tables table$* --results $(RESULTS) $(if $(MODEL),--model $(MODEL)) --paper
+
+reproduce-all: setup  ## All five tables: 135 cells, run once each
+	@$(PY) run.py +sweep=all $(SMALL)
+
+report: setup  ## Write results/report/index.html from what was measured
+	@$(PY) -m analysis.report --results $(RESULTS)
+
+wandb-dashboard: setup  ## Build a W&B workspace with the project's views
+	@$(PY) -m analysis.dashboard
+
+bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats
+	@$(PY) run.py +sweep=bench_cpu $(SMALL)
+
+clean:  ## Remove caches and builds; keeps results and .venv
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis outputs multirun

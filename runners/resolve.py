@@ -130,7 +130,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 def prompt_for(problem: Problem, cell: Cell, tokenizer: Any) -> Prompt:
     """Render and tokenize one problem: the engine gets ids, so that nothing is added twice (some tokenizers prepend a BOS)."""
-    rendered = render(problem, cell.benchmark)
+    rendered = render(problem, cell.benchmark, cell.model["target"]["id"])
     if rendered.messages is None:
         text = str(rendered.text)
         return Prompt(problem, text, tuple(tokenizer(text)["input_ids"]))

@@ -73,7 +73,7 @@ class ServerSpec:
         """Return the variables that the server needs beyond ours."""
         variables: dict[str, str] = {}
         if self.engine["device"] == "cpu" and sglang_cpu.needed():
-            variables |= sglang_cpu.environment(os.environ.get("PYTHONPATH"))
+            variables |= sglang_cpu.environment()
         if self.engine["threads"]:
             variables["OMP_NUM_THREADS"] = str(self.engine["threads"])
         if self.lift_draft_limit:

@@ -1,0 +1,225 @@
+"""The command line: Hydra collects the asked cells, one per job; then one plan is made and run.
+
+    python run.py method=eagle3 benchmark=humaneval limit=4
+    python run.py -m method=combined kappa=0.05,0.1,0.2,0.3
+    python run.py +sweep=table1 model=smollm2_135m limit=8 dry_run=true
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import conf
+from runners.cell import Cell, clean_method, positive
+from runners.display import Display, print_table
+from runners.errors import UserError
+from runners.group import GroupRunner, Outcome, Settings
+from runners.plan import Plan, make_plan
+from runners.resolve import Ready, Resolver
+
+SWEPT = ("kappa", "d")
+
+
+class Asked:
+    """What the jobs of this process asked for; filled by Hydra, read by `main`."""
+
+    def __init__(self) -> None:
+        self.cells: list[Cell] = []
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+        self.config: dict[str, Any] = {}
+        self.multirun = False
+
+    def add(self, config: DictConfig) -> None:
+        """One job: check its config and remember its cell, or why it is none."""
+        hydra_config = HydraConfig.get()
+        self.multirun = hydra_config.mode == RunMode.MULTIRUN
+        overrides = list(hydra_config.overrides.task)
+        try:
+            plain = OmegaConf.to_container(config, resolve=True)
+            assert isinstance(plain, dict)
+            self.config = {str(key): value for key, value in plain.items()}
+            plain["engine"] = resolve_engine(plain["engine"])
+            self.check_unused(plain, overrides)
+            self.cells.append(Cell.from_config(plain))
+        except (UserError, OmegaConfBaseException) as error:
+            self.errors.append(f"{error} [{' '.join(overrides)}]" if self.multirun else str(error))
+
+    def check_unused(self, config: dict[str, Any], overrides: list[str]) -> None:
+        """A value that the method has no use for is an error alone, and collapses with a note in a sweep."""
+        method = config["method"]
+        options = {**(method["tree"] or {}), **(method["accept"] or {})}
+        for name in SWEPT:
+            if any(override.split("=")[0] == name for override in overrides) and name not in options:
+                if not self.multirun:
+                    raise UserError(f"{name}={config[name]}: method={method['name']} has no {name}; leave it out")
+                note = f"method={method['name']} has no {name}: its cells of this sweep are one"
+                if note not in self.notes:
+                    self.notes.append(note)
+
+
+ASKED = Asked()
+
+
+@hydra.main(config_path="pkg://conf", config_name="config", version_base="1.3")
+def collect(config: DictConfig) -> None:
+    """Hydra's job function: ask for one cell."""
+    ASKED.add(config)
+
+
+def main() -> None:
+    """Entry point of `run.py` and of the installed command."""
+    signal.signal(signal.SIGTERM, raise_exit)
+    collect()
+    if not ASKED.config:  # --help, --cfg and the like
+        return
+    try:
+        code = run(ASKED)
+    except UserError as error:
+        code = f"Error: {error}"
+    except KeyboardInterrupt:
+        code = "Interrupted. What was generated is kept; the same command goes on from there."
+    sys.exit(code)
+
+
+def raise_exit(*_: object) -> None:
+    """Turn SIGTERM into an exception, so that every `with` block cleans up."""
+    raise KeyboardInterrupt
+
+
+def run(asked: Asked) -> int | str:
+    """Plan and run the asked cells; return the exit status."""
+    config = asked.config
+    if asked.errors and not asked.cells:
+        return "\n".join(f"Error: {error}" for error in asked.errors)
+    results_dir = Path(config["results_dir"])
+    plan = plan_cells(asked, config)
+    for note in [*asked.notes, *plan.notes]:
+        print(f"Note: {note}")
+    if config["dry_run"]:
+        show_plan(plan, results_dir)
+        return report(asked.errors, [])
+    display = Display(len(plan.cells), results_dir)
+    if len(plan.cells) > 1:
+        print(plan.summary(), flush=True)
+    settings = Settings(
+        results_dir=results_dir,
+        timeouts=config["engine"]["timeouts"],
+        port=config["engine"]["port"],
+        attempts=positive("attempts", config["attempts"]) or 1,
+        fail_fast=config["fail_fast"],
+        grading=config["grading"],
+        config=config,
+    )
+    runner = GroupRunner(settings, display)
+    outcomes = run_plan(plan, runner, display)
+    done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
+    if done:
+        print(f"\n{runner.server_starts} server start{'s' * (runner.server_starts != 1)}, {len(done)} of {len(plan.cells)} cells complete\n")
+        print_table(results_dir, done)
+        track(results_dir, config["tracking"])
+    return report(asked.errors, outcomes)
+
+
+def run_plan(plan: Plan, runner: GroupRunner, display: Display) -> list[Outcome]:
+    """Run group after group. A cell that cannot be resolved fails alone, unless none can."""
+    resolver, outcomes = Resolver(), []
+    for group in plan.groups:
+        readies: list[Ready] = [resolver.resolve(cell) for cell in group.cells]
+        outcomes += runner.run(readies)
+        if runner.settings.fail_fast and any(outcome.failure for outcome in outcomes):
+            break
+    return outcomes
+
+
+def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
+    """Make the plan; references are added to sweeps unless switched off."""
+    mode = {False: "off", True: "auto"}.get(config["references"], config["references"])  # YAML 1.1 reads off as false
+    if mode not in ("auto", "off"):
+        raise UserError(f"references={mode}: expected auto or off")
+    references = None
+    if mode == "auto" and asked.multirun:
+        folder = Path(str(conf.__file__)).parent / "method"
+        references = {name: clean_method(OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")}  # type: ignore[arg-type]
+    repeats = positive("repeats", config["repeats"]) or 1
+    return make_plan(asked.cells, references, repeats, bool(config["fresh_servers"]))
+
+
+def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what `auto` and null mean on this machine."""
+    device = engine["device"]
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"engine.device={device}: expected auto, cpu or cuda")
+    if device != "cpu":
+        import torch
+
+        has_cuda = torch.cuda.is_available()
+        if device == "cuda" and not has_cuda:
+            raise UserError("engine.device=cuda: no CUDA device answers here (see `make doctor`); use engine.device=cpu for the demo model")
+        device = "cuda" if has_cuda else "cpu"
+    on_gpu = device == "cuda"
+    cuda_graph = engine["cuda_graph"]
+    return {
+        **engine,
+        "device": device,
+        "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
+        "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
+        "threads": engine["threads"] or (None if on_gpu else 1),
+    }
+
+
+def show_plan(plan: Plan, results_dir: Path) -> None:
+    """Print every cell with its state, and the server starts still to come."""
+    from runners.store import CellFolder
+
+    resolver, starts, unknown = Resolver(), 0, None
+    for group in plan.groups:
+        states = []
+        for cell in group.cells:
+            try:
+                ready = resolver.resolve(cell)
+                states.append(CellFolder(results_dir, ready.id).status())
+                place = ready.id
+            except UserError as error:
+                states.append("unknown")
+                place, unknown = "-", unknown or error
+            print(f"  {states[-1]:<8} {cell.label}  {place}")
+        starts += any(state != "done" for state in states)
+    print(f"{plan.summary()}; {starts} of them still to come")
+    if unknown:
+        print(f"unknown: {unknown}")
+
+
+def track(results_dir: Path, tracking: dict[str, Any]) -> None:
+    """Hand finished records to W&B; the local record is the truth, so a failure here changes nothing."""
+    mode = {False: "off"}.get(tracking["mode"], tracking["mode"])
+    if mode == "off":
+        return
+    if mode not in ("offline", "online"):
+        raise UserError(f"tracking.mode={mode}: expected off, offline or online")
+    if importlib.util.find_spec("wandb") is None:
+        print("tracking: wandb is not installed; nothing was logged (pip install wandb)", file=sys.stderr)
+        return
+    command = [sys.executable, "-m", "analysis.tracking", "--results", str(results_dir), "--mode", mode, "--project", tracking["project"]]
+    subprocess.run(command, check=False)
+
+
+def report(errors: list[str], outcomes: list[Outcome]) -> int:
+    """List everything that failed, at the end and all of it; return the exit status."""
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    for outcome in failed:
+        print(f"FAILED {outcome.ready.cell.label}: {outcome.failure}", file=sys.stderr)
+    for error in errors:
+        print(f"Error: {error}", file=sys.stderr)
+    return 1 if failed or errors else 0

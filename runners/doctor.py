@@ -1,0 +1,136 @@
+"""`make doctor`: what this machine has and lacks, one line each, with the remedy where something is missing.
+
+    python -m runners.doctor
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import netrc
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import requests
+
+from runners.checkpoint import cache_dir
+from runners.provenance import describe_gpus
+
+HUB = "https://huggingface.co"
+NEEDED_GIB = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    required: bool = True
+    """Whether the demo cannot run without it."""
+
+
+def main() -> None:
+    """Examine everything; end with 1 where the demo could not run."""
+    findings = [check() for check in CHECKS]
+    for finding in findings:
+        sign = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
+        print(f"{sign}  {finding.name:<12} {finding.found}" + (f"\n      {'':<12} -> {finding.remedy}" if not finding.ok and finding.remedy else ""))
+    sys.exit(any(finding.required and not finding.ok for finding in findings))
+
+
+def python() -> Finding:
+    """The interpreter."""
+    return Finding("python", sys.version_info >= (3, 11), platform.python_version(), "make setup PYTHON=/path/to/python3.11")
+
+
+def torch() -> Finding:
+    """The build decides which device can serve."""
+    import torch as library
+
+    return Finding("torch", True, f"{library.__version__} (CUDA {library.version.cuda or 'none'})")
+
+
+def sglang() -> Finding:
+    """The engine's version."""
+    version = importlib.metadata.version("sglang")
+    return Finding("sglang", version == "0.5.23", version, "pip install sglang==0.5.23, or rm -rf .venv && make setup")
+
+
+def plugin() -> Finding:
+    """Whether SGLang would load the plugin, in a process of its own as the engine does it."""
+    code = "import importlib.metadata as m; [e.load() for e in m.entry_points(group='sglang.srt.plugins', name='adaptivespec')][0]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1:] or ["loads"]
+    return Finding("plugin", done.returncode == 0, last[0], "pip install -e . (its entry point is not there or fails to import)")
+
+
+def gpu() -> Finding:
+    """Cards and driver."""
+    cards = describe_gpus()
+    found = f"{', '.join(cards['gpu'])} (driver {cards['driver']})" if cards["gpu"] else "none: everything runs on the CPU"
+    return Finding("gpu", bool(cards["gpu"]), found, "the paper's 8B models need one with 24 GiB or more; the demo does not", required=False)
+
+
+def hub() -> Finding:
+    """The paper's models and data sets come from there."""
+    try:
+        requests.head(HUB, timeout=5)
+    except requests.RequestException as error:
+        remedy = "the demo does not need it; else pass model.target.path=, model.draft.path= and benchmark.path="
+        return Finding("hub", False, f"out of reach ({type(error).__name__})", remedy, required=False)
+    return Finding("hub", True, "reachable")
+
+
+def sandbox() -> Finding:
+    """What confines model-written code."""
+    from evaluators.sandbox import describe
+
+    kind, remedy = describe()
+    return Finding("sandbox", kind is not None, kind or "nothing confines programs here", remedy)
+
+
+def wandb() -> Finding:
+    """Whether online tracking would work."""
+    if importlib.util.find_spec("wandb") is None:
+        return Finding("wandb", False, "not installed", "pip install wandb; tracking is optional", required=False)
+    logged_in = bool(os.environ.get("WANDB_API_KEY")) or has_netrc("api.wandb.ai")
+    return Finding("wandb", logged_in, "logged in" if logged_in else "not logged in", "wandb login; or tracking.mode=offline", required=False)
+
+
+def has_netrc(host: str) -> bool:
+    """Whether ~/.netrc holds a login for the host."""
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (FileNotFoundError, netrc.NetrcParseError):
+        return False
+
+
+def disk() -> Finding:
+    """Room for the cache."""
+    place = cache_dir()
+    while not place.exists():
+        place = place.parent
+    free_gib = shutil.disk_usage(place).free / 2**30
+    return Finding("disk", free_gib >= NEEDED_GIB, f"{free_gib:.0f} GiB free at {place}", "free some, or set ADAPTIVESPEC_CACHE to a larger disk")
+
+
+def cpu_build() -> Finding:
+    """On a machine without CUDA: whether the engine finds kernels."""
+    from adaptivespec import sglang_cpu
+
+    found = "our stand-in of sgl_kernel will serve" if sglang_cpu.needed() else "a real sgl_kernel works here"
+    return Finding("kernels", True, found)
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (python, torch, sglang, plugin, cpu_build, gpu, hub, sandbox, wandb, disk)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Runs one group of cells on one server: generate, grade, record; faults are kept, retried and reported.
+
+    outcomes = GroupRunner(settings, display).run(readies)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from evaluators.grading import Answer, grade
+from runners.cell import SCHEMA
+from runners.client import generate, sampling_params
+from runners.display import Display
+from runners.errors import ServerError, UserError
+from runners.measure import measure, validity
+from runners.provenance import describe_machine, describe_packages, provenance
+from runners.resolve import Ready, draft_limit
+from runners.server import Server, ServerSpec
+from runners.store import CellFolder
+
+FAULTS = (ServerError, requests.RequestException)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run needs beyond its cells."""
+
+    results_dir: Path
+    timeouts: Mapping[str, float]
+    port: int | None
+    attempts: int
+    fail_fast: bool
+    grading: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: with a record, or with the reason why it has none."""
+
+    ready: Ready
+    record: Mapping[str, Any] | None
+    failure: str | None = None
+
+
+class GroupRunner:
+    """Owns one server at a time."""
+
+    def __init__(self, settings: Settings, display: Display) -> None:
+        self.settings, self.display = settings, display
+        self.server_starts = 0
+
+    def run(self, readies: Sequence[Ready]) -> list[Outcome]:
+        """Bring every cell to a record or a failure; a cell that is done already is only read."""
+        outcomes = {ready.id: self.finished(ready) for ready in readies}
+        attempts = dict.fromkeys(outcomes, 0)
+        while waiting := [ready for ready in readies if outcomes[ready.id] is None]:
+            current = waiting[0]
+            try:
+                with self.start(waiting) as server:
+                    for current in waiting:
+                        outcomes[current.id] = self.measure_cell(server, current)
+                        self.display.finished(outcomes[current.id])
+            except FAULTS as error:
+                attempts[current.id] += 1
+                self.keep_fault(current, error)
+                if attempts[current.id] >= self.settings.attempts:
+                    outcomes[current.id] = Outcome(current, None, f"{type(error).__name__}: {error}")
+                    self.display.finished(outcomes[current.id])
+                    if self.settings.fail_fast:
+                        break
+        return [outcome for outcome in outcomes.values() if outcome is not None]
+
+    def folder(self, ready: Ready) -> CellFolder:
+        """The cell's folder."""
+        return CellFolder(self.settings.results_dir, ready.id)
+
+    def finished(self, ready: Ready) -> Outcome | None:
+        """Return the outcome of a cell that is done, or that must not be mixed with what lies there; None to run it."""
+        folder = self.folder(ready)
+        record = folder.record()
+        other = differing_origin(folder)
+        if other:
+            reason = (
+                f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
+            )
+            return self.display.finished(Outcome(ready, None, reason))
+        return self.display.finished(Outcome(ready, record), cached=True) if record else None
+
+    def start(self, waiting: Sequence[Ready]) -> Server:
+        """Return the server for these cells, not started yet."""
+        self.server_starts += 1
+        spec = server_spec(waiting)
+        log = self.settings.results_dir / "logs" / f"{waiting[0].id}.log"
+        self.display.starting(spec.algorithm or "no speculation", len(waiting))
+        return Server(spec, log, self.settings.timeouts, self.settings.port, self.display.server_line)
+
+    def measure_cell(self, server: Server, ready: Ready) -> Outcome:
+        """Generate what is missing, grade, and write the record last."""
+        with self.folder(ready).claim() as folder:
+            record = folder.record()
+            if record is None:
+                folder.write("origin.json", json.dumps(origin(), indent=1))
+                folder.add_server_start(server.describe())
+                warm_up(server, ready)
+                generations = self.generate_missing(server, ready, folder)
+                record = finish(ready, folder, generations, self.settings)
+        return Outcome(ready, record)
+
+    def generate_missing(self, server: Server, ready: Ready, folder: CellFolder) -> list[dict[str, Any]]:
+        """Return all generations in the cell's order, making those that are not on disk yet."""
+        done = {line["index"]: line for line in folder.generations()}
+        for index, line in done.items():
+            if line["prompt_sha256"] != ready.prompts[index].sha256:
+                raise ServerError(f"{folder.path} holds an output for another prompt at index {index}: remove the folder")
+        missing = [index for index in range(len(ready.prompts)) if index not in done]
+        with self.display.cell(ready, len(done)) as advance:
+            for line in stream(server, ready, missing):
+                folder.append(line)
+                done[line["index"]] = line
+                advance(line)
+        return [done[index] for index in sorted(done)]
+
+    def keep_fault(self, ready: Ready, error: Exception) -> None:
+        """Write the fault beside the cell's data before anything else happens."""
+        with self.folder(ready).claim() as folder:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            folder.add_fault({"at": at, "kind": type(error).__name__, "detail": str(error)})
+        self.display.fault(ready, error)
+
+
+def stream(server: Server, ready: Ready, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the generations of these prompts as they come, `engine.concurrency` at a time."""
+    concurrency = ready.cell.engine["concurrency"]
+    if concurrency == 1:
+        yield from (generate(server, ready, index) for index in indices)
+        return
+    pool = ThreadPoolExecutor(concurrency)
+    try:
+        yield from (future.result() for future in as_completed([pool.submit(generate, server, ready, index) for index in indices]))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def warm_up(server: Server, ready: Ready) -> None:
+    """Answer a few of the cell's own prompts and throw the answers away."""
+    for index in range(ready.cell.engine["warmup"]):
+        prompt = ready.prompts[index % len(ready.prompts)]
+        parameters = {**sampling_params(ready), "max_new_tokens": min(16, ready.max_new_tokens)}
+        server.post("/generate", {"input_ids": list(prompt.ids), "sampling_params": parameters}, server.timeouts["request_s"])
+
+
+def server_spec(readies: Sequence[Ready]) -> ServerSpec:
+    """What the one server for these cells is started with."""
+    first = readies[0]
+    method, engine = first.cell.method, first.cell.engine
+    shape = tuple(method["tree"]["shape"]) if method["algorithm"] == "EAGLE3" else None
+    limit = draft_limit(first.draft) if first.draft else None
+    return ServerSpec(
+        target=first.target.path,
+        draft=first.draft.path if first.draft else None,
+        algorithm=method["algorithm"],
+        shape=shape,
+        options={"tree": method["tree"], "accept": method["accept"]} if method["algorithm"] == "ADAPTIVESPEC" else None,
+        engine=engine,
+        seed=first.cell.seed,
+        lift_draft_limit=limit is not None and max(ready.context_needed for ready in readies) > limit,
+    )
+
+
+def origin() -> dict[str, Any]:
+    """What must be equal for outputs to be put into one cell, beyond what the cell's id hashes."""
+    machine, packages = describe_machine(), describe_packages()
+    return {"cpu": machine["cpu"], "cores": machine["cores"], "gpu": machine["gpu"], "driver": machine["driver"], "torch": packages.get("torch")}
+
+
+def differing_origin(folder: CellFolder) -> str | None:
+    """Name how a folder's origin differs from this machine; None where it does not or is not known."""
+    path = folder.path / "origin.json"
+    if not path.is_file():
+        return None
+    theirs, ours = json.loads(path.read_text()), origin()
+    return "; ".join(f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key]) or None
+
+
+def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Grade the outputs and write grades and record."""
+    grades = grade_cell(ready, generations, settings.grading)
+    folder.write("grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in grades))
+    metrics = measure(generations, grades, len(ready.prompts), ready.cell.engine["concurrency"])
+    record = {
+        "schema": SCHEMA,
+        "cell_id": ready.id,
+        "cell": ready.described,
+        "metrics": metrics,
+        "validity": validity(metrics),
+        "faults": folder.faults(),
+        "provenance": {
+            **provenance(),
+            "created_at": generations[0]["started_at"],
+            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": settings.config,
+            "server_starts": folder.server_starts(),
+            "wall_s": None,
+        },
+    }
+    folder.write("record.json", json.dumps(record, indent=1, ensure_ascii=False))
+    return record
+
+
+def grade_cell(ready: Ready, generations: Sequence[Mapping[str, Any]], grading: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Grade all outputs of a cell. Raises UserError where code cannot be run safely."""
+    answers = [
+        Answer(
+            benchmark=ready.cell.benchmark["name"],
+            id=line["item"],
+            gold=ready.prompts[line["index"]].problem.gold,
+            output=line["text"],
+            finish_reason=line["finish_reason"],
+            extra=ready.prompts[line["index"]].problem.extra,
+        )
+        for line in generations
+    ]
+    try:
+        return [asdict(result) for result in grade(answers, workers=grading["workers"], allow_unconfined=grading["allow_unconfined"])]
+    except RuntimeError as error:
+        raise UserError(str(error)) from error

@@ -1,0 +1,114 @@
+"""A pure planner: from asked cells to the order in which servers are started and cells are measured.
+
+    plan = make_plan(asked, references, repeats=1, fresh_servers=False)
+    plan.summary()      # "135 cells, 15 server starts"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from runners.cell import Cell, canonical
+
+T = TypeVar("T")
+PER_REQUEST_ACCEPT = ("rule", "kappa")
+PER_REQUEST_TREE = ("d",)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that one running server serves, one after the other."""
+
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every cell once, in groups, in the order to run."""
+
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells in running order."""
+        return tuple(cell for group in self.groups for cell in group.cells)
+
+    def summary(self) -> str:
+        """`135 cells, 15 server starts`."""
+        cells, starts = len(self.cells), len(self.groups)
+        return f"{cells} cell{'s' * (cells != 1)}, {starts} server start{'s' * (starts != 1)}"
+
+
+def make_plan(asked: Sequence[Cell], references: Mapping[str, Mapping[str, Any]] | None, repeats: int, fresh_servers: bool) -> Plan:
+    """Plan the asked cells. `references` holds the method nodes of vanilla and eagle3, or None to add no reference arms."""
+    cells, notes = unique(asked)
+    if references is not None:
+        added = missing_references(cells, references)
+        notes += [f"added {cell.label}: a ratio needs it (references=off prevents this)" for cell in added]
+        cells = added + cells
+    grouped = [Group((cell,)) for cell in cells] if fresh_servers else group_cells(cells)
+    groups = [
+        Group(rotate(tuple(cell.with_repeat(repeat) for cell in group.cells), repeat))
+        for repeat in range(repeats)
+        for group in rotate(tuple(grouped), repeat)
+    ]
+    return Plan(tuple(groups), tuple(notes))
+
+
+def unique(asked: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """Drop cells that were asked for more than once, with a note."""
+    found: dict[str, Cell] = {}
+    twice: dict[str, int] = {}
+    for cell in asked:
+        if cell.key in found:
+            twice[cell.key] = twice.get(cell.key, 1) + 1
+        found.setdefault(cell.key, cell)
+    notes = [f"{found[key].label} was asked for {count} times: it is one cell and is run once" for key, count in twice.items()]
+    return list(found.values()), notes
+
+
+def missing_references(cells: Sequence[Cell], methods: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+    """Return the arms that the cells' ratios need and that were not asked for: vanilla (speedup), eagle3 (recovery)."""
+    known = {cell.key for cell in cells}
+    added: dict[str, Cell] = {}
+    for cell in cells:
+        if not cell.speculative:
+            continue
+        lossless = (cell.method["accept"] or {}).get("rule") == "strict"
+        for name in ["vanilla"] if lossless else ["vanilla", "eagle3"]:
+            reference = replace(cell, method=methods[name], trace=False)
+            if reference.key not in known:
+                added.setdefault(reference.key, reference)
+    return list(added.values())
+
+
+def group_cells(cells: Sequence[Cell]) -> list[Group]:
+    """Put cells that one server can serve together, in order of first appearance."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(server_key(cell), []).append(cell)
+    return [Group(tuple(members)) for members in groups.values()]
+
+
+def server_key(cell: Cell) -> str:
+    """Equal for cells that differ only in what a request carries: benchmark, limit, rule, kappa, d, trace."""
+    method = cell.method
+    algorithm = method["algorithm"]
+    tree = without(method["tree"], PER_REQUEST_TREE if algorithm == "ADAPTIVESPEC" else ())
+    accept = without(method["accept"], PER_REQUEST_ACCEPT) if algorithm == "ADAPTIVESPEC" else None
+    model = cell.model if algorithm else {**cell.model, "draft": None}
+    return canonical([algorithm, tree, accept, model, cell.engine, cell.seed, cell.repeat])
+
+
+def without(node: Mapping[str, Any] | None, keys: Sequence[str]) -> dict[str, Any]:
+    """The node less some keys."""
+    return {key: value for key, value in (node or {}).items() if key not in keys}
+
+
+def rotate(items: tuple[T, ...], by: int) -> tuple[T, ...]:
+    """Begin later each round, so that drift over a run cannot favour one arm."""
+    by %= len(items) or 1
+    return items[by:] + items[:by]
