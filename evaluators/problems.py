@@ -1,6 +1,6 @@
-"""The problems of a benchmark, from the hub, a file or a package, checked against the count and checksum pinned in conf/benchmark.
+"""The problems of a benchmark, from the hub, a file or a package, checked against the pins in conf/benchmark.
 
-The checksum is of the problems, not of a file's bytes, so the hub's Parquet and a JSON Lines file with the same rows agree.
+The checksum is of the problems, not of a file's bytes: the hub's Parquet and JSON Lines with the same rows agree.
 
     python run.py benchmark=gsm8k benchmark.path=gsm8k_test.jsonl limit=8
 """
@@ -30,7 +30,8 @@ class Problem:
     gold: str
     """The answer; for code the task's id (humaneval) or the function's name (demo)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What grading or prompting needs besides: `prompt`, `entry_point`, `test` (humaneval), `solution`, `shots` (gsm8k), `kind`, `tests` (demo)."""
+    """What prompts and graders need besides: prompt, entry_point, test (humaneval); solution, shots (gsm8k); kind,
+    tests (demo)."""
 
 
 @dataclass(frozen=True)

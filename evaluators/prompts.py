@@ -1,4 +1,4 @@
-"""The prompt of a problem under a protocol (METHOD.md, "Protocols"; paper Appendix C); templates and caps live in conf/benchmark.
+"""The prompt of a problem under a protocol (paper Appendix C); templates and caps live in conf/benchmark.
 
 A chat protocol gives messages, to be put through the model's own chat template; a raw one gives the text as it is sent.
 

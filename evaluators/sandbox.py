@@ -1,0 +1,167 @@
+"""Run model-written programs, each in a confined process of its own, or refuse to.
+
+A program gets the limits of conf/benchmark, an empty folder, an empty environment and no standard input; its process
+group is killed when the wall-clock limit is over. What the kernel refuses it: evaluators/confine.py.
+
+    python -m evaluators.grade answers.jsonl
+"""
+
+import functools
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluators.confine import supported
+
+IMPORT_ROOT = str(Path(__file__).resolve().parents[1])
+SELF_TEST_LIMITS = {"cpu_s": 5, "wall_s": 15, "memory_mib": 2048, "output_mib": 1}
+
+
+class SandboxError(RuntimeError):
+    """The sandbox cannot judge: it is not available, or it broke."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program to judge."""
+
+    answer: str
+    """The model's answer, reasoning already removed."""
+    entry_point: str
+    tests: str
+    """Python that raises AssertionError where `candidate` (also known by its own name) is wrong."""
+    prompt: str = ""
+    """The code that the answer may continue."""
+
+
+def run(task: Task, limits: Mapping[str, float], *, allow_unconfined: bool = False) -> str:
+    """Judge one program: `passed`, or a short reason why not; raises SandboxError.
+
+    `limits`: cpu_s, wall_s, memory_mib, output_mib.
+    """
+    _require_confinement(allow_unconfined)
+    return _run(task, limits, confine=supported())
+
+
+def _run(task: Task, limits: Mapping[str, float], *, confine: bool) -> str:
+    secret = secrets.token_hex(16)
+    job = {**vars(task), "limits": dict(limits), "secret": secret, "confine": confine}
+    job |= {"readable": _readable(), "import_root": IMPORT_ROOT}
+    with tempfile.TemporaryDirectory(prefix="adaptivespec-") as folder:
+        result = Path(folder, "result")
+        result.touch()
+        Path(folder, "output").touch()
+        code = _execute(json.dumps(job), folder, limits["wall_s"])
+        verdict = result.read_bytes()[:1000].decode("utf-8", "replace")
+        if verdict.startswith(secret):
+            return verdict.removeprefix(secret)
+        return _explain(code, Path(folder, "output"))
+
+
+def _execute(job: str, folder: str, wall_s: float) -> int | None:
+    """The exit code, None where the time was over."""
+    command = [sys.executable, "-s", "-P", "-B", "-m", "evaluators.confined_run"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={"PYTHONPATH": IMPORT_ROOT, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"},
+        start_new_session=True,
+        text=True,
+    ) as process:
+        try:
+            process.communicate(job, timeout=wall_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _kill_group(process.pid)
+        return process.returncode
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _explain(code: int | None, output: Path) -> str:
+    if code is None or code == -signal.SIGXCPU or code == -signal.SIGKILL:
+        return "timeout"
+    if b"evaluators.confine.ConfinementError" in output.read_bytes()[-2000:]:
+        raise SandboxError(f"The sandbox broke: {output.read_bytes()[-300:].decode('utf-8', 'replace')}")
+    return f"ended with exit code {code} before its tests did"
+
+
+def _readable() -> list[str]:
+    """The Python installation and the system's libraries."""
+    paths = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    return sorted({*paths, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom"})
+
+
+ESCAPES = """
+import os, socket
+def escapes():
+    tries = {
+        "write": lambda: open(%r, "w"),
+        "create": lambda: open(%r + ".new", "w"),
+        "truncate": lambda: os.truncate(%r, 0),
+        "fork": os.fork,
+        "execute": lambda: os.execv("/bin/true", ["true"]),
+        "kill": lambda: os.kill(%d, 0),
+        "connect": lambda: socket.socket(),
+    }
+    done = []
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            done.append(name)
+        except OSError:
+            pass
+    return done
+"""
+
+
+@functools.cache
+def _require_confinement(allow_unconfined: bool) -> None:
+    """Once per process: see that programs are judged right and, unless waived, that none gets out."""
+    if not supported() and not allow_unconfined:
+        raise SandboxError(
+            "Nothing here confines model-written code, so it is not run: expected Linux on x86-64 or arm64 with "
+            "Landlock (kernel 5.13 or later, `landlock` among the names in /sys/kernel/security/lsm; add it with the "
+            "kernel option lsm=). On a machine that you can throw away, allow_unconfined runs it all the same."
+        )
+    _self_test(confine=supported())
+    if supported():
+        _test_escapes()
+
+
+def _self_test(*, confine: bool) -> None:
+    tests = "assert candidate(2, 3) == 5"
+    for body, passes in (
+        ("return x + y", True),
+        ("return x - y", False),
+        ("pass", False),
+        ("import os; os._exit(0)", False),
+    ):
+        got = _run(Task(f"def add(x, y): {body}", "add", tests), SELF_TEST_LIMITS, confine=confine)
+        if (got == "passed") != passes:
+            raise SandboxError(f"The code grader is broken: a function that does `{body}` is judged `{got}`.")
+
+
+def _test_escapes() -> None:
+    with tempfile.NamedTemporaryFile() as canary:
+        answer = ESCAPES % (canary.name, canary.name, canary.name, os.getpid())
+        got = _run(Task(answer, "escapes", "assert candidate() == [], candidate()"), SELF_TEST_LIMITS, confine=True)
+    if got != "passed":
+        raise SandboxError(f"The sandbox does not hold: a program that tries to get out is judged `{got}`.")
