@@ -1,7 +1,7 @@
 """Starts the real SGLang server for a group of cells, proves that it is the one asked for, and takes it down without a trace.
 
-    with Server(ServerSpec.for_cell(ready, engine), log=Path("server.log")) as server:
-        server.url, server.api_key
+with Server(ServerSpec.for_cell(ready, engine), log=Path("server.log")) as server:
+    server.url, server.api_key
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ class ServerSpec:
         if self.algorithm:
             flags |= {"speculative-algorithm": self.algorithm, "speculative-draft-model-path": self.draft}
         if self.shape:
-            flags |= dict(zip(("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"), self.shape, strict=True))
+            flags |= dict(
+                zip(
+                    ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
+                    self.shape,
+                    strict=True,
+                )
+            )
         flags |= {name.replace("_", "-"): value for name, value in engine["server_args"].items()}
         return [sys.executable, "-m", "sglang.launch_server", *to_arguments(flags)]
 
@@ -117,7 +123,9 @@ class Server:
         if port is None:
             port = free_port()
         elif not port_is_free(port):
-            raise UserError(f"engine.port={port} is in use: stop what listens there, or leave engine.port=null to take a free one")
+            raise UserError(
+                f"engine.port={port} is in use: stop what listens there, or leave engine.port=null to take a free one"
+            )
         self.port = port
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = self.spec.command(port, self.api_key)
@@ -126,7 +134,13 @@ class Server:
             stream.write(f"\n== {self.id} {self.started_at}: {self.shown_command()}\n".encode())
             stream.flush()
             self._process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=die_with_parent
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         try:
             self._wait_until_ready(begin + self.timeouts["start_s"])
@@ -167,7 +181,9 @@ class Server:
 
     def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """POST JSON and return the answer's. Raises requests' exceptions."""
-        answer = requests.post(self.url + path, json=body, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=timeout_s)
+        answer = requests.post(
+            self.url + path, json=body, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=timeout_s
+        )
         if answer.status_code >= 400:
             raise requests.HTTPError(f"{answer.status_code}: {answer.text[:500]}", response=answer)
         document: dict[str, Any] = answer.json()
@@ -175,13 +191,20 @@ class Server:
 
     def describe(self) -> dict[str, Any]:
         """What a record keeps of this server start."""
-        return {"id": self.id, "started_at": self.started_at, "ready_s": round(self.ready_s, 2), "command": self.shown_command()}
+        return {
+            "id": self.id,
+            "started_at": self.started_at,
+            "ready_s": round(self.ready_s, 2),
+            "command": self.shown_command(),
+        }
 
     def _wait_until_ready(self, deadline: float) -> None:
         body = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
         while time.monotonic() < deadline:
             if not self.alive:
-                raise ServerError(f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}")
+                raise ServerError(
+                    f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}"
+                )
             self.progress(last_line(self.log))
             try:
                 self.get("/model_info")
@@ -191,17 +214,25 @@ class Server:
                 time.sleep(0.3)
             except requests.Timeout:
                 break
-        raise ServerError(f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}")
+        raise ServerError(
+            f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}"
+        )
 
     def cause(self) -> str:
         """The line of the log that says most about a failure."""
         lines = self.log.read_text(errors="replace").splitlines()
-        telling = [line.strip() for line in lines if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))]
+        telling = [
+            line.strip()
+            for line in lines
+            if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))
+        ]
         return telling[-1][-400:] if telling else "no error in its log"
 
     def tail(self, lines: int = 50) -> str:
         """The log's last lines."""
-        return "\n".join(["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]])
+        return "\n".join(
+            ["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
+        )
 
     def stop(self) -> None:
         """End all processes of this server, then wait until the port and the accelerator's memory are free."""
@@ -215,7 +246,9 @@ class Server:
                 self._process.wait(timeout=5)
             if not psutil.wait_procs(family, timeout=5)[1] and not marked_processes(self.id):
                 break
-        while time.monotonic() < deadline and not (port_is_free(self.port or 0) and accelerator_is_free(self.spec.engine["device"])):
+        while time.monotonic() < deadline and not (
+            port_is_free(self.port or 0) and accelerator_is_free(self.spec.engine["device"])
+        ):
             time.sleep(0.2)
 
 
@@ -228,8 +261,18 @@ def mismatches(spec: ServerSpec, info: Mapping[str, Any]) -> list[str]:
         "disable_cuda_graph": not spec.engine["cuda_graph"],
     }  # fmt: skip
     if spec.shape:
-        asked |= dict(zip(("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"), spec.shape, strict=True))
-    wrong = [f"{name} is {info.get(name)!r}, asked for {value!r}" for name, value in asked.items() if value is not None and info.get(name) != value]
+        asked |= dict(
+            zip(
+                ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
+                spec.shape,
+                strict=True,
+            )
+        )
+    wrong = [
+        f"{name} is {info.get(name)!r}, asked for {value!r}"
+        for name, value in asked.items()
+        if value is not None and info.get(name) != value
+    ]
     if spec.algorithm is None and info.get("speculative_algorithm"):
         wrong.append(f"speculative_algorithm is {info['speculative_algorithm']!r}, asked for none")
     return wrong
@@ -245,7 +288,11 @@ def marked_processes(server_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == server_id:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARK) == server_id
+            ):
                 found.append(process)
     return found
 
