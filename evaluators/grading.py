@@ -85,7 +85,7 @@ def grade(
 def packaged_limits(benchmark: str) -> Limits:
     """The `grading` node of conf/benchmark/NAME.yaml."""
     text = (resources.files("conf") / "benchmark" / f"{benchmark}.yaml").read_text(encoding="utf-8")
-    node: Limits = OmegaConf.create(text).grading  # type: ignore[union-attr]
+    node: Limits = OmegaConf.create(text).grading
     return node
 
 
