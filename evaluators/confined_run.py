@@ -101,10 +101,11 @@ def plain(value: Any) -> Any:
         return {plain(key): plain(item) for key, item in dict.items(value)}
     for number in (int, float, complex):
         if isinstance(value, number):
-            return number.__add__(value, 0)  # type: ignore[operator]
-    for text in (str, bytes):
-        if isinstance(value, text):
-            return text.__getitem__(value, slice(None))  # type: ignore[arg-type]
+            return number.__add__(value, 0)
+    if isinstance(value, str):
+        return str.__getitem__(value, slice(None))
+    if isinstance(value, bytes):
+        return bytes.__getitem__(value, slice(None))
     if kind.__module__ in ("answer", "__main__"):
         raise TypeError("the function returns an object of a class of its own")
     return value
