@@ -95,21 +95,20 @@ def plain(value: Any) -> Any:
         return value
     for base in (list, tuple, set, frozenset):
         if isinstance(value, base):
-            return base(plain(item) for item in base.__iter__(value))
+            items: Any = base.__iter__(value)  # type: ignore[arg-type]
+            return base(plain(item) for item in items)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in dict.items(value)}
-    for base in (bool, int, float, complex, str, bytes):
-        if isinstance(value, base):
-            return _as_base(value, base)
+    for number in (int, float, complex):
+        if isinstance(value, number):
+            return number.__add__(value, 0)
+    if isinstance(value, str):
+        return str.__getitem__(value, slice(None))
+    if isinstance(value, bytes):
+        return bytes.__getitem__(value, slice(None))
     if kind.__module__ in ("answer", "__main__"):
         raise TypeError("the function returns an object of a class of its own")
     return value
-
-
-def _as_base(value: Any, base: type) -> Any:
-    if base in (str, bytes):
-        return base.__getitem__(value, slice(None))  # type: ignore[attr-defined]
-    return base.__add__(value, base(0))  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def grade(
 def packaged_limits(benchmark: str) -> Limits:
     """The `grading` node of conf/benchmark/NAME.yaml."""
     text = (resources.files("conf") / "benchmark" / f"{benchmark}.yaml").read_text(encoding="utf-8")
-    node: Limits = OmegaConf.create(text).grading  # type: ignore[union-attr]
+    node: Limits = OmegaConf.create(text).grading
     return node
 
 
@@ -110,7 +110,7 @@ def grade_code(answer: Answer, limits: Limits, allow_unconfined: bool) -> Verdic
 def grade_math(answer: Answer) -> Verdict:
     """Compare the final answer with the gold one."""
     text = strip_thinking(answer.output, opened=bool(answer.extra.get("in_thought")))
-    correct, extracted, reason = maths.judge(text, answer.gold, answer.benchmark)
+    correct, extracted, reason = maths.judge(text, answer.gold, numeric=answer.benchmark != "math500")
     return Verdict(correct, extracted, reason)
 
 

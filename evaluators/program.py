@@ -28,7 +28,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Program:
-    """Sources to be run in this order in one namespace, each compiled on its own (so that each may import __future__)."""
+    """Sources to run in this order in one namespace, each compiled on its own: each may import __future__."""
 
     parts: tuple[str, ...]
 

@@ -53,10 +53,14 @@ def main() -> None:
 
 def check_machine() -> None:
     """Stop with the remedy where the project cannot run."""
-    if sys.version_info < (3, 11):
-        sys.exit(f"Python {platform.python_version()} is too old: 3.11 or newer is needed. Set PYTHON=/path/to/python3.11 for make.")
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older Python is just who this line is for
+        sys.exit(
+            f"Python {platform.python_version()} is too old: 3.11 or newer is needed. Set PYTHON=/path/to/python3.11 for make."
+        )
     if platform.system() != "Linux":
-        sys.exit(f"{platform.system()} is not supported: SGLang runs on Linux. On Windows use WSL 2, elsewhere a Linux container.")
+        sys.exit(
+            f"{platform.system()} is not supported: SGLang runs on Linux. On Windows use WSL 2, elsewhere a Linux container."
+        )
 
 
 def detect_device() -> str:
@@ -117,8 +121,10 @@ def step(what: str, command: list[str]) -> None:
     print(f"  - {what}", flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        hint = "on Debian and Ubuntu: apt-get install python3-venv" if "-m venv" in " ".join(command) else (
-            "is a package index reachable? `pip config list` shows which one is used; run make again to go on"
+        hint = (
+            "on Debian and Ubuntu: apt-get install python3-venv"
+            if "-m venv" in " ".join(command)
+            else ("is a package index reachable? `pip config list` shows which one is used; run make again to go on")
         )
         tail = "\n".join(done.stdout.splitlines()[-20:])
         sys.exit(f"{tail}\n\nSet-up failed at: {what}. Remedy: {hint}.")

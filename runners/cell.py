@@ -1,7 +1,7 @@
 """A cell is one row of a table: everything that changes a result, and a name made from exactly that.
 
-    cell = Cell.from_config(config)      # the resolved Hydra config of one job
-    cell.key                             # equal for equal cells, however they were written
+cell = Cell.from_config(config)      # the resolved Hydra config of one job
+cell.key                             # equal for equal cells, however they were written
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Cell:
     @property
     def label(self) -> str:
         """`combined kappa=0.2 d=0.5 · smollm2_135m · demo`, for people."""
-        return f"{self.method_label} · {self.model['name']} · {self.benchmark['name']}" + (f" · repeat {self.repeat}" if self.repeat else "")
+        return f"{self.method_label} · {self.model['name']} · {self.benchmark['name']}" + (
+            f" · repeat {self.repeat}" if self.repeat else ""
+        )
 
     @property
     def method_label(self) -> str:
@@ -100,18 +102,17 @@ def clean_method(node: Node) -> dict[str, Any]:
         raise UserError(f"method.algorithm={method['algorithm']}: expected null, EAGLE3 or ADAPTIVESPEC")
     if method["algorithm"] is None:
         return {**method, "tree": None, "accept": None}
-    tree = dict(method["tree"])
+    tree = dict(method["tree"] or {})
     if tree.get("shape") is not None:
         try:
-            tree["shape"] = list(TreeShape.parse(tree["shape"]).as_tuple())
-        except (ValueError, TypeError) as error:
+            tree["shape"] = TreeShape.of(tree["shape"]).as_list()
+        except ValueError as error:
             raise UserError(f"method.tree.shape={tree['shape']}: {error}") from None
     if method["algorithm"] == "ADAPTIVESPEC":
         try:
-            options = Options.from_dict({"tree": tree, "accept": method["accept"]})
-        except (ValueError, TypeError) as error:
+            return {**method, **Options.parse({"tree": tree, "accept": method["accept"]}).to_dict()}
+        except ValueError as error:
             raise UserError(f"method={method['name']}: {error}") from None
-        return {**method, **options.as_dict()}
     if tree.get("policy") != "static" or (method["accept"] or {}).get("rule") != "strict":
         raise UserError(f"method={method['name']}: SGLang's own EAGLE3 only knows a static shape and the strict rule")
     return {**method, "tree": tree, "accept": {"rule": "strict"}}

@@ -1,7 +1,7 @@
 """Where a model's weights come from: a local folder, this package, a PyPI wheel (converted once), or the Hugging Face hub.
 
-    checkpoint = locate(config["model"]["target"], name="target")
-    checkpoint.path                      # a folder that SGLang loads
+checkpoint = locate(config["model"]["target"], name="target")
+checkpoint.path                      # a folder that SGLang loads
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def locate(node: Mapping[str, Any], name: str) -> Checkpoint:
         return from_wheel(node["wheel"], node["id"])
     if node["source"] == "hub":
         return from_hub(node["id"], node["revision"], name)
-    raise UserError(f"model.{name}.source={node['source']}: expected wheel, hub or packaged, or a folder by model.{name}.path=FOLDER")
+    raise UserError(
+        f"model.{name}.source={node['source']}: expected wheel, hub or packaged, or a folder by model.{name}.path=FOLDER"
+    )
 
 
 def local(folder: Path, model_id: str, name: str) -> Checkpoint:
@@ -98,7 +100,9 @@ def from_hub(model_id: str, revision: str | None, name: str) -> Checkpoint:
             f"Log in with `hf auth login` if it is gated, or download it elsewhere and pass model.{name}.path=FOLDER"
         ) from None
     if not any(folder.glob("*.safetensors")):
-        raise UserError(f"model.{name}: {model_id} at {revision} has no *.safetensors; convert it and pass model.{name}.path=FOLDER")
+        raise UserError(
+            f"model.{name}: {model_id} at {revision} has no *.safetensors; convert it and pass model.{name}.path=FOLDER"
+        )
     return Checkpoint(folder, model_id, folder.name, None)
 
 
@@ -144,11 +148,23 @@ def build(folder: Path, wheel: Mapping[str, str]) -> str:
 def download(scratch: Path, wheel: Mapping[str, str]) -> Path:
     """Fetch the wheel without its dependencies (they would compile an inference engine) and take the GGUF out of it."""
     print(f"Fetching {wheel['requirement']} (about 90 MB, once) ...", file=sys.stderr)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check", "--dest", str(scratch)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--dest",
+        str(scratch),
+    ]
     done = subprocess.run([*command, wheel["requirement"]], capture_output=True, text=True, check=False)
     found = list(scratch.glob("*.whl"))
     if done.returncode or not found:
-        reason = next((line for line in reversed(done.stderr.splitlines()) if line.startswith("ERROR")), "no wheel arrived")
+        reason = next(
+            (line for line in reversed(done.stderr.splitlines()) if line.startswith("ERROR")), "no wheel arrived"
+        )
         raise UserError(
             f"model.target: {wheel['requirement']} is not in the cache ({cache_dir()}) and could not be fetched from the package index ({reason}). "
             "Connect once, or copy the cache folder from another machine, or pass model.target.path=FOLDER"
@@ -172,7 +188,13 @@ def convert(gguf: Path, out: Path) -> None:
     out.mkdir()
     tensors = {key: value.contiguous() for key, value in model.state_dict().items() if key != "lm_head.weight"}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    settings = {key: value for key, value in model.config.to_dict().items() if key not in ("quantization_config", "_name_or_path")}
-    (out / "config.json").write_text(json.dumps({**settings, "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}, indent=1))
+    settings = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key not in ("quantization_config", "_name_or_path")
+    }
+    (out / "config.json").write_text(
+        json.dumps({**settings, "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}, indent=1)
+    )
     model.generation_config.save_pretrained(out)
     tokenizer.save_pretrained(out)

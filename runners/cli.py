@@ -1,8 +1,8 @@
 """The command line: Hydra collects the asked cells, one per job; then one plan is made and run.
 
-    python run.py method=eagle3 benchmark=humaneval limit=4
-    python run.py -m method=combined kappa=0.05,0.1,0.2,0.3
-    python run.py +sweep=table1 model=smollm2_135m limit=8 dry_run=true
+python run.py method=eagle3 benchmark=humaneval limit=4
+python run.py -m method=combined kappa=0.05,0.1,0.2,0.3
+python run.py +sweep=table1 model=smollm2_135m limit=8 dry_run=true
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from runners.cell import Cell, clean_method, positive
 from runners.display import Display, print_table
 from runners.errors import UserError
 from runners.group import GroupRunner, Outcome, Settings
+from runners.lossless import check
 from runners.plan import Plan, make_plan
 from runners.resolve import Ready, Resolver
 
@@ -47,9 +48,8 @@ class Asked:
         self.multirun = hydra_config.mode == RunMode.MULTIRUN
         overrides = list(hydra_config.overrides.task)
         try:
-            plain = OmegaConf.to_container(config, resolve=True)
-            assert isinstance(plain, dict)
-            self.config = {str(key): value for key, value in plain.items()}
+            plain = plain_config(config)
+            self.config = dict(plain)
             plain["engine"] = resolve_engine(plain["engine"])
             self.check_unused(plain, overrides)
             self.cells.append(Cell.from_config(plain))
@@ -67,6 +67,12 @@ class Asked:
                 note = f"method={method['name']} has no {name}: its cells of this sweep are one"
                 if note not in self.notes:
                     self.notes.append(note)
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """Return a config node with all interpolations resolved, as plain dicts and lists."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
 ASKED = Asked()
@@ -126,8 +132,11 @@ def run(asked: Asked) -> int | str:
     outcomes = run_plan(plan, runner, display)
     done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
     if done:
-        print(f"\n{runner.server_starts} server start{'s' * (runner.server_starts != 1)}, {len(done)} of {len(plan.cells)} cells complete\n")
+        print(
+            f"\n{runner.server_starts} server start{'s' * (runner.server_starts != 1)}, {len(done)} of {len(plan.cells)} cells complete\n"
+        )
         print_table(results_dir, done)
+        gate(outcomes, runner, config["lossless"])
         track(results_dir, config["tracking"])
     return report(asked.errors, outcomes)
 
@@ -151,7 +160,9 @@ def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
     references = None
     if mode == "auto" and asked.multirun:
         folder = Path(str(conf.__file__)).parent / "method"
-        references = {name: clean_method(OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")}  # type: ignore[arg-type]
+        references = {
+            name: clean_method(plain_config(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")
+        }
     repeats = positive("repeats", config["repeats"]) or 1
     return make_plan(asked.cells, references, repeats, bool(config["fresh_servers"]))
 
@@ -166,7 +177,9 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
 
         has_cuda = torch.cuda.is_available()
         if device == "cuda" and not has_cuda:
-            raise UserError("engine.device=cuda: no CUDA device answers here (see `make doctor`); use engine.device=cpu for the demo model")
+            raise UserError(
+                "engine.device=cuda: no CUDA device answers here (see `make doctor`); use engine.device=cpu for the demo model"
+            )
         device = "cuda" if has_cuda else "cpu"
     on_gpu = device == "cuda"
     cuda_graph = engine["cuda_graph"]
@@ -201,6 +214,29 @@ def show_plan(plan: Plan, results_dir: Path) -> None:
         print(f"unknown: {unknown}")
 
 
+def gate(outcomes: list[Outcome], runner: GroupRunner, lossless: dict[str, Any]) -> None:
+    """Run the lossless gate where it is asked for, and print its verdict."""
+    if lossless["check"] not in (True, False, "on", "off"):
+        raise UserError(f"lossless.check={lossless['check']}: expected on or off")
+    if lossless["check"] not in (True, "on"):
+        return
+    compared = check(outcomes, runner)
+    if not compared:
+        raise UserError(
+            "lossless.check=on compares strict arms with vanilla: ask for both, as in -m method=vanilla,eagle3"
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "analysis.lossless",
+        "--results",
+        str(runner.settings.results_dir),
+        "--cells",
+        ",".join(compared),
+    ]
+    subprocess.run([*command, "--near-tie-nats", str(lossless["near_tie_nats"])], check=False)
+
+
 def track(results_dir: Path, tracking: dict[str, Any]) -> None:
     """Hand finished records to W&B; the local record is the truth, so a failure here changes nothing."""
     mode = {False: "off"}.get(tracking["mode"], tracking["mode"])
@@ -211,7 +247,17 @@ def track(results_dir: Path, tracking: dict[str, Any]) -> None:
     if importlib.util.find_spec("wandb") is None:
         print("tracking: wandb is not installed; nothing was logged (pip install wandb)", file=sys.stderr)
         return
-    command = [sys.executable, "-m", "analysis.tracking", "--results", str(results_dir), "--mode", mode, "--project", tracking["project"]]
+    command = [
+        sys.executable,
+        "-m",
+        "analysis.tracking",
+        "--results",
+        str(results_dir),
+        "--mode",
+        mode,
+        "--project",
+        tracking["project"],
+    ]
     subprocess.run(command, check=False)
 
 

@@ -1,6 +1,6 @@
 """One request to a server's `/generate`: greedy, not streamed, with the engine's own counts.
 
-    generation = generate(server, ready, index)      # a line of generations.jsonl
+generation = generate(server, ready, index)      # a line of generations.jsonl
 """
 
 from __future__ import annotations
@@ -32,13 +32,9 @@ def sampling_params(ready: Ready) -> dict[str, Any]:
 
 def request_options(cell: Cell) -> dict[str, Any]:
     """The options that may change from request to request, so that one server serves many cells."""
-    accept, tree = cell.method["accept"], cell.method["tree"]
-    options: dict[str, Any] = {"rule": accept["rule"], "trace": cell.trace}
-    if accept["rule"] == "margin":
-        options["kappa"] = accept["kappa"]
-    if tree["policy"] == "dcs":
-        options["d"] = tree["d"]
-    return options
+    tree = cell.method["tree"]
+    divisor = {"d": tree["d"]} if tree["policy"] == "dcs" else {}
+    return {**cell.method["accept"], **divisor, "trace": cell.trace}
 
 
 def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
@@ -47,12 +43,13 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     begin = time.perf_counter()
     answer = server.post(
-        "/generate", {"input_ids": list(prompt.ids), "sampling_params": sampling_params(ready)}, server.timeouts["request_s"]
+        "/generate",
+        {"input_ids": list(prompt.ids), "sampling_params": sampling_params(ready)},
+        server.timeouts["request_s"],
     )
     latency_s = time.perf_counter() - begin
     meta = answer["meta_info"]
     check_answer(answer, ready.cell)
-    totals = meta.get("adaptivespec")
     return {
         "item": prompt.problem.id,
         "index": index,
@@ -65,8 +62,8 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
         "latency_s": latency_s,
         "verify_steps": meta.get("spec_verify_ct") if ready.cell.speculative else None,
         "accept_histogram": meta.get("spec_correct_drafts_histogram") if ready.cell.speculative else None,
-        "adaptivespec": {key: value for key, value in totals.items() if key != "trace"} if totals else None,
-        "trace": totals.get("trace") if totals else None,
+        "adaptivespec": meta.get("adaptivespec"),
+        "trace": meta.get("adaptivespec_trace"),
         "server": server.id,
         "started_at": started_at,
         "machine": sample_machine(server.spec.engine["device"]),
@@ -78,11 +75,17 @@ def check_answer(answer: dict[str, Any], cell: Cell) -> None:
     meta, ids = answer["meta_info"], answer.get("output_ids")
     reason = (meta.get("finish_reason") or {}).get("type")
     if reason not in ("stop", "length"):
-        raise ServerError(f"the engine ended a request with finish_reason={meta.get('finish_reason')!r}, expected stop or length")
+        raise ServerError(
+            f"the engine ended a request with finish_reason={meta.get('finish_reason')!r}, expected stop or length"
+        )
     if ids is None or len(ids) != meta["completion_tokens"] or not ids:
-        raise ServerError(f"the engine counts {meta['completion_tokens']} output tokens but returned {None if ids is None else len(ids)} ids")
+        raise ServerError(
+            f"the engine counts {meta['completion_tokens']} output tokens but returned {None if ids is None else len(ids)} ids"
+        )
     if cell.speculative and len(ids) > 1 and not meta.get("spec_verify_ct"):
-        raise ServerError(f"method={cell.method['name']}: the engine reports no verify step, so speculation was silently off")
+        raise ServerError(
+            f"method={cell.method['name']}: the engine reports no verify step, so speculation was silently off"
+        )
     if cell.method["algorithm"] == "ADAPTIVESPEC":
         check_totals(meta.get("adaptivespec"), cell, len(ids))
 
@@ -90,11 +93,19 @@ def check_answer(answer: dict[str, Any], cell: Cell) -> None:
 def check_totals(totals: dict[str, Any] | None, cell: Cell, n_tokens: int) -> None:
     """Check the plugin's totals against the engine's count and the rule that was asked for."""
     if totals is None:
-        raise ServerError(f"method={cell.method['name']}: the answer carries no adaptivespec totals, so the plugin did not serve it")
+        raise ServerError(
+            f"method={cell.method['name']}: the answer carries no adaptivespec totals, so the plugin did not serve it"
+        )
     if 1 + totals["committed"] != n_tokens:
-        raise ServerError(f"the plugin committed {totals['committed']} tokens after the first, the engine counts {n_tokens}")
+        raise ServerError(
+            f"the plugin committed {totals['committed']} tokens after the first, the engine counts {n_tokens}"
+        )
+    if cell.trace and not totals["traced"]:
+        raise ServerError(f"method={cell.method['name']}: asked for a trace and got none")
     if totals["rule"] != cell.method["accept"]["rule"]:
-        raise ServerError(f"asked for rule={cell.method['accept']['rule']}, served with {totals['rule']} ({totals.get('note')})")
+        raise ServerError(
+            f"asked for rule={cell.method['accept']['rule']}, served with {totals['rule']} ({totals.get('note')})"
+        )
 
 
 def sample_machine(device: str) -> dict[str, float | None]:

@@ -46,7 +46,14 @@ class Display:
     def cell(self, ready: Ready, n_done: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A bar over the cell's prompts; call what it yields with each generation."""
         self._status.stop()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         if n_done:
             self.note(f"  {ready.cell.label}: {n_done} of {len(ready.prompts)} outputs are there already")
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as progress:
@@ -65,7 +72,10 @@ class Display:
         """Print the cell's line and pass the outcome on."""
         self.n_finished += 1
         self._status.stop()
-        print(f"[{self.n_finished}/{self.n_cells}] {row(outcome, self.results_dir)}{'  (was done)' if cached else ''}", flush=True)
+        print(
+            f"[{self.n_finished}/{self.n_cells}] {row(outcome, self.results_dir)}{'  (was done)' if cached else ''}",
+            flush=True,
+        )
         return outcome
 
 
@@ -84,5 +94,14 @@ def row(outcome: Outcome, results_dir: Path) -> str:
 def print_table(results_dir: Path, cell_ids: Sequence[str]) -> None:
     """Print the closing table; analysis is another program, so that it can be run again without this one."""
     sys.stdout.flush()
-    command = [sys.executable, "-m", "analysis.tables", "summary", "--results", str(results_dir), "--cells", ",".join(cell_ids)]
+    command = [
+        sys.executable,
+        "-m",
+        "analysis.tables",
+        "summary",
+        "--results",
+        str(results_dir),
+        "--cells",
+        ",".join(cell_ids),
+    ]
     subprocess.run(command, check=False)

@@ -1,6 +1,6 @@
 """`make doctor`: what this machine has and lacks, one line each, with the remedy where something is missing.
 
-    python -m runners.doctor
+python -m runners.doctor
 """
 
 from __future__ import annotations
@@ -42,13 +42,18 @@ def main() -> None:
     findings = [check() for check in CHECKS]
     for finding in findings:
         sign = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
-        print(f"{sign}  {finding.name:<12} {finding.found}" + (f"\n      {'':<12} -> {finding.remedy}" if not finding.ok and finding.remedy else ""))
+        print(
+            f"{sign}  {finding.name:<12} {finding.found}"
+            + (f"\n      {'':<12} -> {finding.remedy}" if not finding.ok and finding.remedy else "")
+        )
     sys.exit(any(finding.required and not finding.ok for finding in findings))
 
 
 def python() -> Finding:
     """The interpreter."""
-    return Finding("python", sys.version_info >= (3, 11), platform.python_version(), "make setup PYTHON=/path/to/python3.11")
+    return Finding(
+        "python", sys.version_info >= (3, 11), platform.python_version(), "make setup PYTHON=/path/to/python3.11"
+    )
 
 
 def torch() -> Finding:
@@ -69,14 +74,24 @@ def plugin() -> Finding:
     code = "import importlib.metadata as m; [e.load() for e in m.entry_points(group='sglang.srt.plugins', name='adaptivespec')][0]"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1:] or ["loads"]
-    return Finding("plugin", done.returncode == 0, last[0], "pip install -e . (its entry point is not there or fails to import)")
+    return Finding(
+        "plugin", done.returncode == 0, last[0], "pip install -e . (its entry point is not there or fails to import)"
+    )
 
 
 def gpu() -> Finding:
     """Cards and driver."""
     cards = describe_gpus()
-    found = f"{', '.join(cards['gpu'])} (driver {cards['driver']})" if cards["gpu"] else "none: everything runs on the CPU"
-    return Finding("gpu", bool(cards["gpu"]), found, "the paper's 8B models need one with 24 GiB or more; the demo does not", required=False)
+    found = (
+        f"{', '.join(cards['gpu'])} (driver {cards['driver']})" if cards["gpu"] else "none: everything runs on the CPU"
+    )
+    return Finding(
+        "gpu",
+        bool(cards["gpu"]),
+        found,
+        "the paper's 8B models need one with 24 GiB or more; the demo does not",
+        required=False,
+    )
 
 
 def hub() -> Finding:
@@ -102,7 +117,13 @@ def wandb() -> Finding:
     if importlib.util.find_spec("wandb") is None:
         return Finding("wandb", False, "not installed", "pip install wandb; tracking is optional", required=False)
     logged_in = bool(os.environ.get("WANDB_API_KEY")) or has_netrc("api.wandb.ai")
-    return Finding("wandb", logged_in, "logged in" if logged_in else "not logged in", "wandb login; or tracking.mode=offline", required=False)
+    return Finding(
+        "wandb",
+        logged_in,
+        "logged in" if logged_in else "not logged in",
+        "wandb login; or tracking.mode=offline",
+        required=False,
+    )
 
 
 def has_netrc(host: str) -> bool:
@@ -119,7 +140,12 @@ def disk() -> Finding:
     while not place.exists():
         place = place.parent
     free_gib = shutil.disk_usage(place).free / 2**30
-    return Finding("disk", free_gib >= NEEDED_GIB, f"{free_gib:.0f} GiB free at {place}", "free some, or set ADAPTIVESPEC_CACHE to a larger disk")
+    return Finding(
+        "disk",
+        free_gib >= NEEDED_GIB,
+        f"{free_gib:.0f} GiB free at {place}",
+        "free some, or set ADAPTIVESPEC_CACHE to a larger disk",
+    )
 
 
 def cpu_build() -> Finding:

@@ -1,6 +1,6 @@
 """Runs one group of cells on one server: generate, grade, record; faults are kept, retried and reported.
 
-    outcomes = GroupRunner(settings, display).run(readies)
+outcomes = GroupRunner(settings, display).run(readies)
 """
 
 from __future__ import annotations
@@ -60,21 +60,20 @@ class GroupRunner:
 
     def run(self, readies: Sequence[Ready]) -> list[Outcome]:
         """Bring every cell to a record or a failure; a cell that is done already is only read."""
-        outcomes = {ready.id: self.finished(ready) for ready in readies}
+        outcomes: dict[str, Outcome | None] = {ready.id: self.finished(ready) for ready in readies}
         attempts = dict.fromkeys(outcomes, 0)
         while waiting := [ready for ready in readies if outcomes[ready.id] is None]:
             current = waiting[0]
             try:
                 with self.start(waiting) as server:
                     for current in waiting:
-                        outcomes[current.id] = self.measure_cell(server, current)
-                        self.display.finished(outcomes[current.id])
+                        outcomes[current.id] = self.display.finished(self.measure_cell(server, current))
             except FAULTS as error:
                 attempts[current.id] += 1
                 self.keep_fault(current, error)
                 if attempts[current.id] >= self.settings.attempts:
-                    outcomes[current.id] = Outcome(current, None, f"{type(error).__name__}: {error}")
-                    self.display.finished(outcomes[current.id])
+                    failed = Outcome(current, None, f"{type(error).__name__}: {error}")
+                    outcomes[current.id] = self.display.finished(failed)
                     if self.settings.fail_fast:
                         break
         return [outcome for outcome in outcomes.values() if outcome is not None]
@@ -89,9 +88,7 @@ class GroupRunner:
         record = folder.record()
         other = differing_origin(folder)
         if other:
-            reason = (
-                f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
-            )
+            reason = f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
             return self.display.finished(Outcome(ready, None, reason))
         return self.display.finished(Outcome(ready, record), cached=True) if record else None
 
@@ -120,7 +117,9 @@ class GroupRunner:
         done = {line["index"]: line for line in folder.generations()}
         for index, line in done.items():
             if line["prompt_sha256"] != ready.prompts[index].sha256:
-                raise ServerError(f"{folder.path} holds an output for another prompt at index {index}: remove the folder")
+                raise ServerError(
+                    f"{folder.path} holds an output for another prompt at index {index}: remove the folder"
+                )
         missing = [index for index in range(len(ready.prompts)) if index not in done]
         with self.display.cell(ready, len(done)) as advance:
             for line in stream(server, ready, missing):
@@ -145,7 +144,10 @@ def stream(server: Server, ready: Ready, indices: Sequence[int]) -> Iterator[dic
         return
     pool = ThreadPoolExecutor(concurrency)
     try:
-        yield from (future.result() for future in as_completed([pool.submit(generate, server, ready, index) for index in indices]))
+        yield from (
+            future.result()
+            for future in as_completed([pool.submit(generate, server, ready, index) for index in indices])
+        )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -155,7 +157,9 @@ def warm_up(server: Server, ready: Ready) -> None:
     for index in range(ready.cell.engine["warmup"]):
         prompt = ready.prompts[index % len(ready.prompts)]
         parameters = {**sampling_params(ready), "max_new_tokens": min(16, ready.max_new_tokens)}
-        server.post("/generate", {"input_ids": list(prompt.ids), "sampling_params": parameters}, server.timeouts["request_s"])
+        server.post(
+            "/generate", {"input_ids": list(prompt.ids), "sampling_params": parameters}, server.timeouts["request_s"]
+        )
 
 
 def server_spec(readies: Sequence[Ready]) -> ServerSpec:
@@ -179,7 +183,13 @@ def server_spec(readies: Sequence[Ready]) -> ServerSpec:
 def origin() -> dict[str, Any]:
     """What must be equal for outputs to be put into one cell, beyond what the cell's id hashes."""
     machine, packages = describe_machine(), describe_packages()
-    return {"cpu": machine["cpu"], "cores": machine["cores"], "gpu": machine["gpu"], "driver": machine["driver"], "torch": packages.get("torch")}
+    return {
+        "cpu": machine["cpu"],
+        "cores": machine["cores"],
+        "gpu": machine["gpu"],
+        "driver": machine["driver"],
+        "torch": packages.get("torch"),
+    }
 
 
 def differing_origin(folder: CellFolder) -> str | None:
@@ -188,7 +198,10 @@ def differing_origin(folder: CellFolder) -> str | None:
     if not path.is_file():
         return None
     theirs, ours = json.loads(path.read_text()), origin()
-    return "; ".join(f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key]) or None
+    return (
+        "; ".join(f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key])
+        or None
+    )
 
 
 def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:
@@ -209,14 +222,15 @@ def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], 
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "config": settings.config,
             "server_starts": folder.server_starts(),
-            "wall_s": None,
         },
     }
     folder.write("record.json", json.dumps(record, indent=1, ensure_ascii=False))
     return record
 
 
-def grade_cell(ready: Ready, generations: Sequence[Mapping[str, Any]], grading: Mapping[str, Any]) -> list[dict[str, Any]]:
+def grade_cell(
+    ready: Ready, generations: Sequence[Mapping[str, Any]], grading: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Grade all outputs of a cell. Raises UserError where code cannot be run safely."""
     answers = [
         Answer(
@@ -230,6 +244,10 @@ def grade_cell(ready: Ready, generations: Sequence[Mapping[str, Any]], grading: 
         for line in generations
     ]
     try:
-        return [asdict(result) for result in grade(answers, workers=grading["workers"], allow_unconfined=grading["allow_unconfined"])]
+        benchmark = ready.cell.benchmark
+        options = {"workers": grading["workers"], "allow_unconfined": grading["allow_unconfined"]}
+        return [
+            asdict(result) for result in grade(answers, **options, limits={benchmark["name"]: benchmark["grading"]})
+        ]
     except RuntimeError as error:
         raise UserError(str(error)) from error

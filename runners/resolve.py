@@ -1,7 +1,7 @@
 """From an asked cell to one that can run: weights found, problems loaded, prompts rendered, identity complete.
 
-    ready = Resolver().resolve(cell)
-    ready.id, ready.described, ready.prompts
+ready = Resolver().resolve(cell)
+ready.id, ready.described, ready.prompts
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ class Resolver:
     def resolve(self, cell: Cell) -> Ready:
         """Return the runnable cell. Raises UserError where weights or problems are out of reach."""
         target = self._once(["target", cell.model["target"]], lambda: locate(cell.model["target"], "target"))
-        draft = self._once(["draft", cell.model["draft"]], lambda: locate(cell.model["draft"], "draft")) if cell.speculative else None
+        draft = (
+            self._once(["draft", cell.model["draft"]], lambda: locate(cell.model["draft"], "draft"))
+            if cell.speculative
+            else None
+        )
         protocol = protocol_of(cell.benchmark)
         problems = self._once(["problems", cell.benchmark], lambda: load_problems(cell.benchmark))
         tokenizer = self._once(["tokenizer", str(target.path)], lambda: load_tokenizer(target.path))
@@ -101,7 +105,9 @@ class Resolver:
             "seed": cell.seed,
             "repeat": cell.repeat,
         }
-        ready = Ready(cell, target, draft, prompts, protocol["max_new_tokens"], tuple(protocol["stop"] or ()), described)
+        ready = Ready(
+            cell, target, draft, prompts, protocol["max_new_tokens"], tuple(protocol["stop"] or ()), described
+        )
         check_context(ready)
         return ready
 

@@ -1,13 +1,14 @@
 """Starts the real SGLang server for a group of cells, proves that it is the one asked for, and takes it down without a trace.
 
-    with Server(ServerSpec.for_cell(ready, engine), log=Path("server.log")) as server:
-        server.url, server.api_key
+with Server(ServerSpec.for_cell(ready, engine), log=Path("server.log")) as server:
+    server.url, server.api_key
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
 import json
 import os
 import secrets
@@ -30,6 +31,7 @@ from runners.errors import ServerError, UserError
 
 # Found again in the environment of every process that a server starts, also of those that changed session or parent.
 MARK = "ADAPTIVESPEC_SERVER_ID"
+SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 LONGER_DRAFT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 
@@ -65,8 +67,8 @@ class ServerSpec:
         if self.algorithm:
             flags |= {"speculative-algorithm": self.algorithm, "speculative-draft-model-path": self.draft}
         if self.shape:
-            flags |= dict(zip(("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"), self.shape, strict=True))
-        flags |= {name.replace("_", "-"): value for name, value in engine["server_args"].items()}
+            flags |= dict(zip(SHAPE_FIELDS, self.shape, strict=True))
+        flags |= engine["server_args"]
         return [sys.executable, "-m", "sglang.launch_server", *to_arguments(flags)]
 
     def environment(self) -> dict[str, str]:
@@ -84,9 +86,9 @@ class ServerSpec:
 
 
 def to_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """`{"a": 1, "b": True, "c": None, "d": False}` -> `--a 1 --b`."""
+    """`{"a_b": 1, "c": True, "d": None, "e": False}` -> `--a-b 1 --c`."""
     arguments: list[str] = []
-    for name, value in flags.items():
+    for name, value in ((name.replace("_", "-"), value) for name, value in flags.items()):
         if value is True:
             arguments.append(f"--{name}")
         elif value is not None and value is not False:
@@ -117,7 +119,9 @@ class Server:
         if port is None:
             port = free_port()
         elif not port_is_free(port):
-            raise UserError(f"engine.port={port} is in use: stop what listens there, or leave engine.port=null to take a free one")
+            raise UserError(
+                f"engine.port={port} is in use: stop what listens there, or leave engine.port=null to take a free one"
+            )
         self.port = port
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = self.spec.command(port, self.api_key)
@@ -126,7 +130,13 @@ class Server:
             stream.write(f"\n== {self.id} {self.started_at}: {self.shown_command()}\n".encode())
             stream.flush()
             self._process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=die_with_parent
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         try:
             self._wait_until_ready(begin + self.timeouts["start_s"])
@@ -167,7 +177,9 @@ class Server:
 
     def post(self, path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """POST JSON and return the answer's. Raises requests' exceptions."""
-        answer = requests.post(self.url + path, json=body, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=timeout_s)
+        answer = requests.post(
+            self.url + path, json=body, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=timeout_s
+        )
         if answer.status_code >= 400:
             raise requests.HTTPError(f"{answer.status_code}: {answer.text[:500]}", response=answer)
         document: dict[str, Any] = answer.json()
@@ -175,13 +187,20 @@ class Server:
 
     def describe(self) -> dict[str, Any]:
         """What a record keeps of this server start."""
-        return {"id": self.id, "started_at": self.started_at, "ready_s": round(self.ready_s, 2), "command": self.shown_command()}
+        return {
+            "id": self.id,
+            "started_at": self.started_at,
+            "ready_s": round(self.ready_s, 2),
+            "command": self.shown_command(),
+        }
 
     def _wait_until_ready(self, deadline: float) -> None:
         body = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
         while time.monotonic() < deadline:
             if not self.alive:
-                raise ServerError(f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}")
+                raise ServerError(
+                    f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}"
+                )
             self.progress(last_line(self.log))
             try:
                 self.get("/model_info")
@@ -191,17 +210,25 @@ class Server:
                 time.sleep(0.3)
             except requests.Timeout:
                 break
-        raise ServerError(f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}")
+        raise ServerError(
+            f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}"
+        )
 
     def cause(self) -> str:
         """The line of the log that says most about a failure."""
         lines = self.log.read_text(errors="replace").splitlines()
-        telling = [line.strip() for line in lines if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))]
+        telling = [
+            line.strip()
+            for line in lines
+            if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))
+        ]
         return telling[-1][-400:] if telling else "no error in its log"
 
     def tail(self, lines: int = 50) -> str:
         """The log's last lines."""
-        return "\n".join(["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]])
+        return "\n".join(
+            ["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
+        )
 
     def stop(self) -> None:
         """End all processes of this server, then wait until the port and the accelerator's memory are free."""
@@ -215,24 +242,49 @@ class Server:
                 self._process.wait(timeout=5)
             if not psutil.wait_procs(family, timeout=5)[1] and not marked_processes(self.id):
                 break
-        while time.monotonic() < deadline and not (port_is_free(self.port or 0) and accelerator_is_free(self.spec.engine["device"])):
+        while time.monotonic() < deadline and not (
+            port_is_free(self.port or 0) and accelerator_is_free(self.spec.engine["device"])
+        ):
             time.sleep(0.2)
 
 
 def mismatches(spec: ServerSpec, info: Mapping[str, Any]) -> list[str]:
     """Compare a running server's `/server_info` with what was asked; one sentence per difference."""
+    engine = spec.engine
     asked: dict[str, Any] = {
-        "model_path": str(spec.target), "dtype": spec.engine["dtype"], "device": spec.engine["device"], "tp_size": spec.engine["tp_size"],
-        "attention_backend": spec.engine["attention_backend"], "speculative_algorithm": spec.algorithm,
-        "disable_radix_cache": not spec.engine["radix_cache"], "disable_overlap_schedule": not spec.engine["overlap_schedule"],
-        "disable_cuda_graph": not spec.engine["cuda_graph"],
-    }  # fmt: skip
+        "version": importlib.metadata.version("sglang"),
+        "model_path": str(spec.target),
+        "dtype": engine["dtype"],
+        "device": engine["device"],
+        "tp_size": engine["tp_size"],
+        "attention_backend": engine["attention_backend"],
+        "disable_radix_cache": not engine["radix_cache"],
+        "disable_cuda_graph": not engine["cuda_graph"],
+        "speculative_algorithm": spec.algorithm,
+    }
+    if spec.algorithm != "ADAPTIVESPEC":  # our plugin never overlaps, and says so
+        asked["disable_overlap_schedule"] = not engine["overlap_schedule"]
     if spec.shape:
-        asked |= dict(zip(("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"), spec.shape, strict=True))
-    wrong = [f"{name} is {info.get(name)!r}, asked for {value!r}" for name, value in asked.items() if value is not None and info.get(name) != value]
-    if spec.algorithm is None and info.get("speculative_algorithm"):
-        wrong.append(f"speculative_algorithm is {info['speculative_algorithm']!r}, asked for none")
+        asked |= dict(zip(SHAPE_FIELDS, spec.shape, strict=True))
+    wrong = [
+        f"{name} is {info.get(name)!r}, asked for {value!r}" for name, value in asked.items() if info.get(name) != value
+    ]
+    if spec.options is not None:
+        wrong += plugin_mismatches(spec.options, info)
     return wrong
+
+
+def plugin_mismatches(options: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+    """Compare what the plugin in the server says of itself with what it was started with."""
+    told = (info.get("internal_states") or [{}])[0].get("adaptivespec")
+    if told is None:
+        return ["the server carries no ADAPTIVESPEC plugin"]
+    asked = {"version": importlib.metadata.version("adaptivespec"), "options": options}
+    return [
+        f"the plugin's {name} is {told[name]!r}, asked for {value!r}"
+        for name, value in asked.items()
+        if told[name] != value
+    ]
 
 
 def die_with_parent() -> None:
@@ -245,7 +297,11 @@ def marked_processes(server_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == server_id:
+            if (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARK) == server_id
+            ):
                 found.append(process)
     return found
 

@@ -3,6 +3,8 @@
 Names and argument orders are those of SGLang 0.5.23, which imports them when SGLANG_USE_CPU_ENGINE=1.
 """
 
+from typing import Any
+
 import torch
 
 from sgl_kernel.attention import decode_attention_cpu, extend_attention_cpu
@@ -34,5 +36,6 @@ __all__ = [
 
 # SGLang reads these two as attributes of the op namespace. Real op registration would cost a dispatcher round trip
 # per layer and a schema for no gain: nothing traces or compiles them here.
-torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
-torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
+_ops: Any = torch.ops.sgl_kernel
+_ops.decode_attention_cpu = decode_attention_cpu
+_ops.extend_attention_cpu = extend_attention_cpu

@@ -1,0 +1,73 @@
+"""Units, currencies and words for large numbers around a number.
+
+    python -m evaluators.grade answers.jsonl
+"""
+
+import re
+from fractions import Fraction
+
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12, "k": 10**3}
+SYNONYMS = {
+    "dollar": ("$", "usd", "us$", "dollars", "bucks"), "euro": ("€", "eur", "euros"), "pound": ("£", "gbp", "pounds", "lb", "lbs"),
+    "cent": ("¢", "cents"), "percent": ("%", "percentage", "percents", "pct"), "degree": ("degrees", "deg"),
+    "mm": ("millimeter", "millimeters", "millimetre", "millimetres"), "cm": ("centimeter", "centimeters", "centimetre", "centimetres", "cms"),
+    "m": ("meter", "meters", "metre", "metres"), "km": ("kilometer", "kilometers", "kilometre", "kilometres", "kms"),
+    "in": ("inch", "inches"), "ft": ("foot", "feet"), "yd": ("yard", "yards"), "mi": ("mile", "miles"),
+    "g": ("gram", "grams"), "kg": ("kilogram", "kilograms", "kgs"), "oz": ("ounce", "ounces"),
+    "s": ("second", "seconds", "sec", "secs"), "min": ("minute", "minutes", "mins"), "h": ("hour", "hours", "hr", "hrs"),
+    "l": ("liter", "liters", "litre", "litres"), "ml": ("milliliter", "milliliters"), "unit": ("units",),
+    "mi/h": ("mph", "miles per hour", "miles/hour"), "km/h": ("kph", "kmh", "kilometers per hour", "kilometres per hour"),
+}  # fmt: skip
+CANONICAL = {synonym: unit for unit, synonyms in SYNONYMS.items() for synonym in synonyms}
+CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?:\\text\{\s*)?(?P<unit>\\?\$|US\$|USD|€|£|¥|₹|EUR|GBP|Rs\.?)\s*\}?\s*(?=[-+]?[\d.\\])")
+PERCENT = re.compile(r"\s*\\?%\s*$")
+DEGREES = re.compile(r"\s*\^\\circ\s*$")
+WORD = r"[^\W\d_][^\W\d_.'/-]*"
+TEXT_UNIT = re.compile(r"\s*\\text\{(?P<words>[^{}]*)\}\s*(?:\^\s*\{?(?P<power>[23])\}?)?\s*$")
+PLAIN_UNIT = re.compile(rf"(?P<bare>.*[\d)}}])(?P<space>\s*)(?P<words>{WORD}(?:[ /]+{WORD}){{0,4}}\.?|¢|[元円원€£₽₹])\s*(?:\^\s*\{{?(?P<power>[23])\}}?)?$")
+
+
+def split_unit(text: str) -> tuple[str, str, Fraction]:
+    """(the bare number or formula, its unit in one spelling, the factor of words such as thousand)."""
+    unit, scale = "", Fraction(1)
+    text = text.strip()
+    if match := CURRENCY.match(text):
+        unit, text = canonical(match["unit"].lstrip("\\")), match["sign"] + text[match.end() :]
+    for pattern, name in ((PERCENT, "percent"), (DEGREES, "degree")):
+        if (match := pattern.search(text)) and match.start() > 0:
+            return text[: match.start()].strip(), name, scale
+    if (match := TEXT_UNIT.search(text)) and match.start() > 0:
+        text, words, power = text[: match.start()].strip(), match["words"], match["power"]
+    elif (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match["bare"], match["words"], match["space"]):
+        text, words, power = match["bare"].strip(), match["words"], match["power"]
+    else:
+        return text, unit, scale
+    words = words.strip(" .")
+    first, _, others = words.partition(" ")
+    if first.lower() in SCALES:
+        scale, words = Fraction(SCALES[first.lower()]), others
+    if match := re.search(r"\^\{?([23])\}?$", words):
+        words, power = words[: match.start()], match[1]
+    text = DEGREES.sub("", text)
+    return text, canonical(words, power) or unit, scale
+
+
+def canonical(words: str, power: str | None = None) -> str:
+    """One spelling of a unit: cm^2 for "square centimeters"."""
+    words = " ".join(words.lower().replace(".", "").split())
+    for prefix, exponent in (("square ", "2"), ("sq ", "2"), ("cubic ", "3"), ("cu ", "3")):
+        if words.startswith(prefix):
+            words, power = words.removeprefix(prefix), exponent
+    words = CANONICAL.get(words, words)
+    return f"{words}^{power}" if power else words
+
+
+def _is_unit(bare: str, words: str, space: str) -> bool:
+    """Letters behind a number are a unit unless they could be symbols, as in 2k or 15x y."""
+    if re.search(r"(?<![\\A-Za-z])[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", bare)):
+        return False
+    if words.lower() == "k" and not space:
+        return bool(re.fullmatch(r"[-+\d.,]+", bare.strip()))
+    if len(words) == 1 and words.isascii():
+        return False
+    return words not in ("and", "or", "pi", "sin", "cos", "tan", "ln", "log") and not re.search(r"\b(?:and|or)\b", words)
