@@ -247,7 +247,8 @@ class CycleTree:
     def select(self, mean_signal: float) -> TreeShape:
         """The next shape."""
         self._step += 1
-        return self.table[self._step % len(self.table)]
+        shapes = self.shapes()
+        return shapes[self._step % len(shapes)]
 
 
 TREE_POLICIES: dict[str, type[StaticTree] | type[DcsTree] | type[TalonTree] | type[CycleTree]] = {

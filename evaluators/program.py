@@ -28,7 +28,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Program:
-    """Sources to be run in this order in one namespace, each compiled on its own (so that each may import __future__)."""
+    """Sources to run in this order in one namespace, each compiled on its own: each may import __future__."""
 
     parts: tuple[str, ...]
 
@@ -175,7 +175,8 @@ def _cuts(lines: list[str], start: int) -> Iterator[int]:
 
 def _continuation(text: str, prompt: str, entry_point: str) -> str | None:
     """The prompt with `text` as the rest of its last function, None where that is no code or adds nothing."""
-    if not prompt or not text.strip():
+    whole_function = re.search(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", text, re.MULTILINE)
+    if not prompt or not text.strip() or whole_function:
         return None
     flat = textwrap.dedent(text.expandtabs(4)).strip("\n")
     first, _, rest = flat.partition("\n")

@@ -48,9 +48,8 @@ class Asked:
         self.multirun = hydra_config.mode == RunMode.MULTIRUN
         overrides = list(hydra_config.overrides.task)
         try:
-            plain = OmegaConf.to_container(config, resolve=True)
-            assert isinstance(plain, dict)
-            self.config = {str(key): value for key, value in plain.items()}
+            plain = plain_config(config)
+            self.config = dict(plain)
             plain["engine"] = resolve_engine(plain["engine"])
             self.check_unused(plain, overrides)
             self.cells.append(Cell.from_config(plain))
@@ -68,6 +67,12 @@ class Asked:
                 note = f"method={method['name']} has no {name}: its cells of this sweep are one"
                 if note not in self.notes:
                     self.notes.append(note)
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """Return a config node with all interpolations resolved, as plain dicts and lists."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
 ASKED = Asked()
@@ -156,9 +161,8 @@ def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
     if mode == "auto" and asked.multirun:
         folder = Path(str(conf.__file__)).parent / "method"
         references = {
-            name: clean_method(OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml")))
-            for name in ("vanilla", "eagle3")
-        }  # type: ignore[arg-type]
+            name: clean_method(plain_config(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")
+        }
     repeats = positive("repeats", config["repeats"]) or 1
     return make_plan(asked.cells, references, repeats, bool(config["fresh_servers"]))
 
