@@ -22,7 +22,9 @@ def ready(cell_of: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.Monk
     (target / "config.json").write_text("{}")
     (target / "model.safetensors").touch()
     monkeypatch.setattr("runners.resolve.load_tokenizer", lambda folder: Tokenizer())
-    return Resolver().resolve(cell_of("method=vanilla", "limit=6", f"model.target.path={target}"))
+    return Resolver().resolve(
+        cell_of("method=vanilla", "benchmark=humaneval", "limit=6", f"model.target.path={target}")
+    )
 
 
 class Tokenizer:

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 from hydra import compose, initialize_config_module
-from hydra.core.plugins import Plugins
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 
 from runners.cell import Cell
 from runners.plan import make_plan
