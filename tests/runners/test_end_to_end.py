@@ -22,7 +22,6 @@ COMMON = (
     "engine.device=cpu",
     "benchmark=humaneval",
     f"limit={LIMIT}",
-    "engine.dtype=float32",
     "engine.warmup=1",
     "benchmark.protocols.default.max_new_tokens=48",
 )

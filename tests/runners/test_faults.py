@@ -44,7 +44,7 @@ def runner_with(
     import json
 
     remaining = iter(modes)
-    told = json.dumps(info(model_path=str(ready.target.path), dtype="bfloat16"))
+    told = json.dumps(info(model_path=str(ready.target.path), dtype="float32"))
 
     def spec(waiting: list[Ready]) -> FakeSpec:
         engine = ready.cell.engine
