@@ -130,10 +130,8 @@ def run(asked: Asked) -> int | str:
         config=config,
     )
     runner = GroupRunner(settings, display)
-    if config["launcher"]["kind"] == "inline":
-        outcomes = run_plan(plan, runner)
-    else:
-        outcomes = run_on_cluster(plan, settings, config["launcher"])
+    inline = config["launcher"]["kind"] == "inline"
+    outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, settings, config["launcher"])
     done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
     if done:
         print(
