@@ -33,7 +33,10 @@ FLAGS = {
     "random-seed": "0",
     "log-level": "warning",
 }
-SWITCHES = ("--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup", "--enable-metrics")
+SWITCHES = (
+    *("--disable-cuda-graph", "--disable-overlap-schedule", "--skip-server-warmup", "--enable-metrics"),
+    "--sleep-on-idle",  # else each idle server keeps a core busy, and four are up at once
+)
 
 
 @dataclass(frozen=True)
