@@ -75,7 +75,8 @@ class Run:
         self.drafter = self._first_drafter(train).to(self.device)
         self.optimizer = make_optimizer(self.drafter)
         self.frozen = self._borrow()
-        self.round = self.seconds = 0
+        self.round = 0
+        self.seconds = 0.0
         self._resume()
 
     def _generations(self) -> list[Generation]:
@@ -278,7 +279,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             parser.add_argument(flag, nargs="*", default=())
         else:
             kind = str if setting.name == "init" else type(setting.default)
-            parser.add_argument(flag, type=kind, default=setting.default)  # type: ignore[arg-type]
+            parser.add_argument(flag, type=kind, default=setting.default)
     values = vars(parser.parse_args(arguments))
     return Settings(**{**values, "exclude": tuple(values["exclude"])})
 

@@ -38,9 +38,10 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_like_one_left_alone(
             raise KeyboardInterrupt
         return step(self, *arguments)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Run, "_step", dying_step)
+    monkeypatch.setattr(Run, "_step", dying_step)
+    with pytest.raises(KeyboardInterrupt):
         finish(killed)
+    monkeypatch.setattr(Run, "_step", step)
     resumed = Run(settings)
     assert 0 < resumed.round < len(resumed.shards)
     finish(resumed)

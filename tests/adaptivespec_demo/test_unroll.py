@@ -24,10 +24,10 @@ def plain_draft(drafter, sequence, frozen, base: int) -> list[torch.Tensor]:
     keys, values, out = [], [], []
     for depth in range(DEPTHS):
         x = layer.inputs(frozen.embedding[tokens], hidden)
-        split = lambda y, heads: y.view(len(x), heads, shape.head_dim)  # noqa: E731
-        keys.append(rotate(split(layer.self_attn.k_proj(x), shape.kv_heads), frozen, positions))
-        values.append(split(layer.self_attn.v_proj(x), shape.kv_heads))
-        q = rotate(split(layer.self_attn.q_proj(x), shape.heads), frozen, positions)[-1:]
+        kv_heads = (-1, shape.kv_heads, shape.head_dim)
+        keys.append(rotate(layer.self_attn.k_proj(x).view(kv_heads), frozen, positions))
+        values.append(layer.self_attn.v_proj(x).view(kv_heads))
+        q = rotate(layer.self_attn.q_proj(x).view(-1, shape.heads, shape.head_dim), frozen, positions)[-1:]
         k, v = torch.cat(keys), torch.cat(values)
         attended = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None], enable_gqa=True
