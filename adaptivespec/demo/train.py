@@ -7,6 +7,7 @@ round's start, so that the result is that of an uninterrupted run. docs/training
 """
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -69,11 +70,13 @@ class Run:
         train, held_out = split_held_out(self._generations(), settings.held_out_every)
         self.shards = make_shards(train, settings.shard_tokens, settings.tokens)
         self.held_out = held_out[: settings.held_out_limit]
+        self.data = hashlib.sha256(repr((train, self.held_out)).encode()).hexdigest()
         torch.manual_seed(settings.seed)
         self.drafter = self._first_drafter(train).to(self.device)
         self.optimizer = make_optimizer(self.drafter)
         self.frozen = self._borrow()
-        self.round = self.seconds = 0
+        self.round = 0
+        self.seconds = 0.0
         self._resume()
 
     def _generations(self) -> list[Generation]:
@@ -104,14 +107,12 @@ class Run:
         return self.out / "checkpoint.pt"
 
     def _resume(self) -> None:
-        identity = {
-            k: v for k, v in asdict(self.settings).items() if k not in ("tokens", "out", "device", "evaluate_every")
-        }
+        identity = self._identity()
         if not self.checkpoint.exists():
             self._save()
             return
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        changed = {k for k, v in identity.items() if list_or(state["settings"][k]) != list_or(v)}
+        changed = {k for k, v in identity.items() if state["identity"].get(k) != v}
         if changed:
             raise TrainingDataError(
                 f"{self.out} holds a run with other settings ({', '.join(sorted(changed))}): "
@@ -121,10 +122,15 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.round, self.seconds = state["round"], state["seconds"]
 
+    def _identity(self) -> dict[str, Any]:
+        """What must not change when a run resumes; paths may, their content may not."""
+        free = ("tokens", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
+        return {"data": self.data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
+
     def _save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "settings": asdict(self.settings),
+            "identity": self._identity(),
             "drafter": self.drafter.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "round": self.round,
@@ -196,11 +202,6 @@ class Run:
     def export(self, folder: Path) -> None:
         """Write the head as SGLang loads it."""
         save_drafter(self.drafter, self.target.config, folder)
-
-
-def list_or(value: object) -> object:
-    """Tuples as lists: a checkpoint does not tell them apart."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def excluded_questions(files: Sequence[str]) -> list[str]:
@@ -278,7 +279,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             parser.add_argument(flag, nargs="*", default=())
         else:
             kind = str if setting.name == "init" else type(setting.default)
-            parser.add_argument(flag, type=kind, default=setting.default)  # type: ignore[arg-type]
+            parser.add_argument(flag, type=kind, default=setting.default)
     values = vars(parser.parse_args(arguments))
     return Settings(**{**values, "exclude": tuple(values["exclude"])})
 
