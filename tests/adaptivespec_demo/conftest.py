@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from adaptivespec.demo.train import Settings
+from adaptivespec.demo.settings import Settings
 
 VOCAB = 96
 

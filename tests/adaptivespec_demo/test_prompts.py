@@ -10,7 +10,7 @@ import pytest
 from adaptivespec.demo.generate import answered, ask
 from adaptivespec.demo.prompts import docstrings, generated, questions
 from adaptivespec.demo.sequences import is_near, shingles
-from adaptivespec.demo.train import excluded_questions
+from adaptivespec.demo.shards import excluded_questions
 
 
 def test_generated_prompts_depend_on_the_seed_alone_and_do_not_repeat() -> None:

@@ -9,7 +9,8 @@ import torch
 from adaptivespec.demo import train
 from adaptivespec.demo.drafter import load_drafter
 from adaptivespec.demo.sequences import TrainingDataError
-from adaptivespec.demo.train import Run, Settings
+from adaptivespec.demo.settings import Settings
+from adaptivespec.demo.train import Run
 
 
 def finish(run: Run) -> list[dict]:
