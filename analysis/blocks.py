@@ -1,6 +1,6 @@
 """Rows that belong together in a table: one model, measured in one way on one machine. Never mixes two ways in one row.
 
-    for block in blocks(study, model=None): block.find("combined", "gsm8k", kappa=0.2)
+for block in blocks(study, model=None): block.find("combined", "gsm8k", kappa=0.2)
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Block:
     def benchmarks(self) -> list[str]:
         """Benchmarks measured here, the paper's first."""
         measured = {arm.record.benchmark for arm in self.arms}
-        return [name for name in published.BENCHMARKS if name in measured] + sorted(measured - set(published.BENCHMARKS))
+        return [name for name in published.BENCHMARKS if name in measured] + sorted(
+            measured - set(published.BENCHMARKS)
+        )
 
     def find(self, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> Arm | None:
         """Return the arm of one cell of a table, with the paper's options; None where it was not measured."""
@@ -66,7 +68,11 @@ class Block:
                 arm = self.static(benchmark, shape)
                 figure = study.speedup(arm) if arm else None
                 means.setdefault(shape, []).append(getattr(figure, "value", float("nan")))
-        usable = {shape: sum(values) / len(values) for shape, values in means.items() if all(value == value for value in values)}
+        usable = {
+            shape: sum(values) / len(values)
+            for shape, values in means.items()
+            if all(value == value for value in values)
+        }
         return max(usable, key=lambda shape: usable[shape], default=None)
 
     def static_shapes(self) -> list[tuple[int, int, int]]:
@@ -75,7 +81,11 @@ class Block:
 
     def static(self, benchmark: str, shape: tuple[int, int, int]) -> Arm | None:
         """The arm of a static strict shape; SGLang's own worker first."""
-        fits = [arm for arm in self.arms if (arm.record.rule, arm.record.shape, arm.record.benchmark) == ("strict", shape, benchmark)]
+        fits = [
+            arm
+            for arm in self.arms
+            if (arm.record.rule, arm.record.shape, arm.record.benchmark) == ("strict", shape, benchmark)
+        ]
         return min(fits, key=lambda arm: arm.record.algorithm != "EAGLE3", default=None)
 
 

@@ -1,6 +1,6 @@
 """Builds a W&B workspace with the project's views: tables' metrics, speedup against recovery, tau, acceptance.
 
-    python -m analysis.dashboard --project adaptivespec --entity NAME      # or: make wandb-dashboard
+python -m analysis.dashboard --project adaptivespec --entity NAME      # or: make wandb-dashboard
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ def import_workspaces() -> tuple[ModuleType, ModuleType]:
         import wandb_workspaces.reports.v2 as panels
         import wandb_workspaces.workspaces as workspaces
     except ImportError:
-        raise SystemExit("Error: the dashboard needs the wandb-workspaces package: pip install wandb-workspaces") from None
+        raise SystemExit(
+            "Error: the dashboard needs the wandb-workspaces package: pip install wandb-workspaces"
+        ) from None
     return workspaces, panels
 
 
 def build(workspaces: ModuleType, panels: ModuleType, entity: str, project: str) -> Any:
     """Return the workspace, not saved yet."""
-    bars = [panels.BarPlot(title=name, metrics=[name]) for name in ("speedup", "tau", "throughput_tok_s", "accuracy", "recovery")]
+    bars = [
+        panels.BarPlot(title=name, metrics=[name])
+        for name in ("speedup", "tau", "throughput_tok_s", "accuracy", "recovery")
+    ]
     scatter = panels.ScatterPlot(title="speedup against recovery", x="recovery", y="speedup", running_ymean=False)
     cost = panels.ScatterPlot(title="speedup against tau", x="tau", y="speedup", running_ymean=False)
     names = ("depth", "shapes", "shapes_over_time", "dcs")
@@ -35,7 +40,9 @@ def build(workspaces: ModuleType, panels: ModuleType, entity: str, project: str)
         project=project,
         sections=[
             workspaces.Section(name="Methods", panels=[scatter, cost, *bars], is_open=True),
-            workspaces.Section(name="Per cell", panels=[*media, panels.MediaBrowser(title="items", media_keys=["items"])]),
+            workspaces.Section(
+                name="Per cell", panels=[*media, panels.MediaBrowser(title="items", media_keys=["items"])]
+            ),
         ],
     )
 
@@ -44,7 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     """Build and save the workspace; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m analysis.dashboard", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--project", default="adaptivespec", metavar="NAME")
-    parser.add_argument("--entity", default=os.environ.get("WANDB_ENTITY"), metavar="NAME", help="user or team (default: WANDB_ENTITY)")
+    parser.add_argument(
+        "--entity", default=os.environ.get("WANDB_ENTITY"), metavar="NAME", help="user or team (default: WANDB_ENTITY)"
+    )
     arguments = parser.parse_args(argv)
     if not arguments.entity:
         print("Error: --entity is missing: give the W&B user or team, or set WANDB_ENTITY", file=sys.stderr)

@@ -1,7 +1,7 @@
 """A paper table's content before it gets a look: entries at (row, column), each with our figure, the paper's and a verdict.
 
-    table = Table("Table 5", row_heads=("Model",)); table.add(("Llama",), ("GSM8K", "tau"), figure, ...)
-    table.grid(paper=True)
+table = Table("Table 5", row_heads=("Model",)); table.add(("Llama",), ("GSM8K", "tau"), figure, ...)
+table.grid(paper=True)
 """
 
 from __future__ import annotations
@@ -59,18 +59,25 @@ class Table:
         for row in self.rows:
             cells = [(self.entries.get((row, column)), column[1]) for column in self.columns]
             rows.append((*row, *("" if entry is None else show_entry(entry, metric, paper) for entry, metric in cells)))
-        return Grid(self.title, header, tuple(blank_repeats(rows, len(self.row_heads) - 1)), tuple(self.all_notes(paper)))
+        return Grid(
+            self.title, header, tuple(blank_repeats(rows, len(self.row_heads) - 1)), tuple(self.all_notes(paper))
+        )
 
     def all_notes(self, paper: bool) -> list[str]:
         """Reasons behind missing cells and verdicts, each once, with how often."""
         counts: dict[str, int] = {}
         for entry in self.entries.values():
-            texts = [f"missing: {entry.figure.reason}"] if isinstance(entry.figure, Missing) and entry.fixed is None else []
+            texts = (
+                [f"missing: {entry.figure.reason}"] if isinstance(entry.figure, Missing) and entry.fixed is None else []
+            )
             if paper and entry.verdict and entry.verdict.word == "not comparable":
                 texts.append(str(entry.verdict))
             for text in texts:
                 counts[text] = counts.get(text, 0) + 1
-        if any(column[1] == "recovery" and getattr(entry.figure, "draws", None) is not None for (_, column), entry in self.entries.items()):
+        if any(
+            column[1] == "recovery" and getattr(entry.figure, "draws", None) is not None
+            for (_, column), entry in self.entries.items()
+        ):
             self.notes.append("~100: not different from 100 at the 95 % level")
         return [*(f"{text} ({count} cell{'s' * (count > 1)})" for text, count in counts.items()), *self.notes]
 

@@ -1,6 +1,6 @@
 """Pictures, as Plotly figures: the same objects go into the report and to W&B.
 
-    figures = study_figures(study)      # {"pareto": Figure, ...}
+figures = study_figures(study)      # {"pareto": Figure, ...}
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ def with_recovery(study: Study, arms: Iterable[Arm]) -> list[tuple[Arm, Estimate
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no other beats in both coordinates, by the first one."""
-    best = [point for point in points if not any(other[0] >= point[0] and other[1] >= point[1] and other != point for other in points)]
+    best = [
+        point
+        for point in points
+        if not any(other[0] >= point[0] and other[1] >= point[1] and other != point for other in points)
+    ]
     return sorted(set(best))
 
 
@@ -102,7 +106,13 @@ def pareto(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
         return None
     figure = go.Figure(layout=style("Speedup against recovery", "recovery, %", "speedup"))
     best = front([(recovery.value, speedup.value) for _, speedup, recovery in known])
-    figure.add_scatter(x=[x for x, _ in best], y=[y for _, y in best], mode="lines", name="Pareto front", line={"dash": "dot", "color": "#888"})
+    figure.add_scatter(
+        x=[x for x, _ in best],
+        y=[y for _, y in best],
+        mode="lines",
+        name="Pareto front",
+        line={"dash": "dot", "color": "#888"},
+    )
     for arm, speedup, recovery in known:
         figure.add_scatter(
             x=[recovery.value], y=[speedup.value], name=arm.record.label, mode="markers", marker={"color": colour(arm), "size": 9},
@@ -122,7 +132,11 @@ def decomposition(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
         return None
     labels, taus, costs, speedups = (list(column) for column in zip(*rows, strict=True))
     figure = go.Figure(layout=style("speedup = tau / step cost", "", "", barmode="group"))
-    for name, values, shade in (("tau", taus, "#56B4E9"), ("step cost (plain steps)", costs, "#E69F00"), ("speedup", speedups, "#009E73")):
+    for name, values, shade in (
+        ("tau", taus, "#56B4E9"),
+        ("step cost (plain steps)", costs, "#E69F00"),
+        ("speedup", speedups, "#009E73"),
+    ):
         figure.add_bar(x=labels, y=values, name=name, marker_color=shade, text=[f"{value:.2f}" for value in values])
     return figure
 
@@ -134,20 +148,40 @@ def depth(arms: Sequence[Arm]) -> go.Figure | None:
         histogram = metrics.pooled_histogram(pd.concat([cell.frame for cell in arm.cells]))
         if histogram:
             shares = metrics.acceptance_by_depth(histogram)
-            figure.add_scatter(x=list(shares), y=list(shares.values()), name=arm.record.label, mode="lines+markers", line_color=colour(arm))
+            figure.add_scatter(
+                x=list(shares),
+                y=list(shares.values()),
+                name=arm.record.label,
+                mode="lines+markers",
+                line_color=colour(arm),
+            )
     return figure if figure.data else None
 
 
 def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
     """Speedup, tau and recovery over kappa or d, as in Tables 4 and 3; needs two values at least."""
-    figure = go.Figure(layout=style(f"Sweep over {option}", option, "speedup, tau", yaxis2={"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}}))
+    figure = go.Figure(
+        layout=style(
+            f"Sweep over {option}",
+            option,
+            "speedup, tau",
+            yaxis2={"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}},
+        )
+    )
     methods = ("dynamic",) if option == "d" else ("lossy", "combined")
     for method in methods:
-        known = sorted((getattr(arm.record, option), arm) for arm in arms if arm.record.method == method and getattr(arm.record, option) is not None)
+        known = sorted(
+            (getattr(arm.record, option), arm)
+            for arm in arms
+            if arm.record.method == method and getattr(arm.record, option) is not None
+        )
         if len({value for value, _ in known}) < 2:
             continue
         for name, dash, axis in (("speedup", "solid", "y"), ("tau", "dash", "y"), ("recovery", "dot", "y2")):
-            figures = [(value, {"speedup": study.speedup, "tau": lambda one: one.tau, "recovery": study.recovery}[name](arm)) for value, arm in known]
+            figures = [
+                (value, {"speedup": study.speedup, "tau": lambda one: one.tau, "recovery": study.recovery}[name](arm))
+                for value, arm in known
+            ]
             shown = [(value, one) for value, one in figures if isinstance(one, Estimate)]
             if not shown or (name == "recovery" and method == "dynamic"):
                 continue
@@ -170,7 +204,9 @@ def shapes(cell: Checked) -> go.Figure | None:
     counts = metrics.pooled_shapes(cell.frame)
     if not counts:
         return None
-    figure = go.Figure(layout=style(f"Tree shapes · {cell.record.place}", "(num_steps, topk, num_draft_tokens)", "verify steps"))
+    figure = go.Figure(
+        layout=style(f"Tree shapes · {cell.record.place}", "(num_steps, topk, num_draft_tokens)", "verify steps")
+    )
     figure.add_bar(x=["({},{},{})".format(*shape) for shape in counts], y=list(counts.values()), marker_color="#0072B2")
     return figure
 
@@ -185,9 +221,13 @@ def trace_figures(cell: Checked, n_items: int = 3) -> dict[str, go.Figure]:
         steps = line["trace"] or []
         scores += [step["dcs"] for step in steps if step["dcs"] is not None]
         if place < n_items and steps:
-            over_time.add_scatter(y=[step["shape"][0] for step in steps], mode="lines", line_shape="hv", name=line["item"])
+            over_time.add_scatter(
+                y=[step["shape"][0] for step in steps], mode="lines", line_shape="hv", name=line["item"]
+            )
     if not scores:
         return {}
     histogram = go.Figure(layout=style(f"Draft confidence score · {cell.record.place}", "DCS", "share of steps"))
-    histogram.add_histogram(x=scores, xbins={"start": 0, "end": 1.0001, "size": 0.05}, histnorm="probability", marker_color="#E69F00")
+    histogram.add_histogram(
+        x=scores, xbins={"start": 0, "end": 1.0001, "size": 0.05}, histnorm="probability", marker_color="#E69F00"
+    )
     return {"shapes_over_time": over_time, "dcs": histogram}

@@ -61,9 +61,16 @@ def compare_outputs(
             continue
         position = first_difference(ours[item], theirs[item])
         if position is not None:
-            found.append(classify(item, position, (len(ours[item]), len(theirs[item])), gaps.get((item, position)), near_tie_nats))
+            found.append(
+                classify(
+                    item, position, (len(ours[item]), len(theirs[item])), gaps.get((item, position)), near_tie_nats
+                )
+            )
     kinds = {difference.kind for difference in found}
-    word = next((name for name in ("violation", "missing", "unknown") if name in kinds), "near-ties only" if kinds else "identical")
+    word = next(
+        (name for name in ("violation", "missing", "unknown") if name in kinds),
+        "near-ties only" if kinds else "identical",
+    )
     return Verdict("violation" if word == "missing" else word, len({*ours, *theirs}), tuple(found))
 
 
@@ -71,7 +78,9 @@ def classify(item: str, position: int, lengths: tuple[int, int], gap: float | No
     """Name a divergence by the gap between the target's two best tokens there."""
     length = f"DIFFERENT LENGTH {lengths[0]} against {lengths[1]}, " if lengths[0] != lengths[1] else ""
     if gap is None:
-        return Difference(item, position, "unknown", f"{length}first at {position}; gap not measured (lossless.check=on)")
+        return Difference(
+            item, position, "unknown", f"{length}first at {position}; gap not measured (lossless.check=on)"
+        )
     kind = "near-tie" if gap < near_tie_nats else "violation"
     return Difference(item, position, kind, f"{length}first at {position}; top-2 gap {gap:.4f} nats: {kind}")
 
@@ -90,13 +99,23 @@ def judge(record: Record, vanilla: Record, near_tie_nats: float = NEAR_TIE_NATS)
 
 def find_vanilla(record: Record, records: Sequence[Record]) -> Record | None:
     """Return the vanilla that is closest to a record: same model and benchmark, fewest differences."""
-    alike = [other for other in records if other.algorithm is None and (other.model, other.benchmark) == (record.model, record.benchmark)]
+    alike = [
+        other
+        for other in records
+        if other.algorithm is None and (other.model, other.benchmark) == (record.model, record.benchmark)
+    ]
     return min(alike, key=lambda other: len(differences(record, other)), default=None)
 
 
-def verdicts(records: Sequence[Record], cell_ids: Sequence[str] | None, near_tie_nats: float) -> list[tuple[Record, Verdict]]:
+def verdicts(
+    records: Sequence[Record], cell_ids: Sequence[str] | None, near_tie_nats: float
+) -> list[tuple[Record, Verdict]]:
     """Judge every strict speculative record, or those of `cell_ids`."""
-    strict = [one for one in records if one.algorithm and one.rule == "strict" and (cell_ids is None or one.cell_id in cell_ids)]
+    strict = [
+        one
+        for one in records
+        if one.algorithm and one.rule == "strict" and (cell_ids is None or one.cell_id in cell_ids)
+    ]
     found = []
     for record in strict:
         vanilla = find_vanilla(record, records)
@@ -110,9 +129,20 @@ def table(found: Sequence[tuple[Record, Verdict]]) -> Grid:
     rows, notes = [], []
     for record, verdict in found:
         same = f"{verdict.n_items - len(verdict.differing)}/{verdict.n_items}" if verdict.word != "refused" else "-"
-        rows.append((record.label, record.model, record.benchmark, str(record.engine["dtype"]), same, f"{verdict.word} {verdict.reason}".rstrip()))
+        rows.append(
+            (
+                record.label,
+                record.model,
+                record.benchmark,
+                str(record.engine["dtype"]),
+                same,
+                f"{verdict.word} {verdict.reason}".rstrip(),
+            )
+        )
         notes += [f"{record.place}: {one.item}: {one.detail}" for one in verdict.differing]
-    return Grid("Lossless gate", ("method", "model", "benchmark", "dtype", "identical", "verdict"), tuple(rows), tuple(notes))
+    return Grid(
+        "Lossless gate", ("method", "model", "benchmark", "dtype", "identical", "verdict"), tuple(rows), tuple(notes)
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -120,7 +150,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.lossless", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results/runs"), metavar="DIR")
     parser.add_argument("--cells", help="only these cell ids, comma-separated")
-    parser.add_argument("--near-tie-nats", type=float, default=NEAR_TIE_NATS, help="a divergence below this top-2 gap is a near-tie")
+    parser.add_argument(
+        "--near-tie-nats", type=float, default=NEAR_TIE_NATS, help="a divergence below this top-2 gap is a near-tie"
+    )
     arguments = parser.parse_args(argv)
     try:
         records = load(arguments.results).records
@@ -129,7 +161,10 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     found = verdicts(records, arguments.cells.split(",") if arguments.cells else None, arguments.near_tie_nats)
     if not found:
-        print(f"Error: no strict speculative cell in {arguments.results}: run method=vanilla,eagle3 first", file=sys.stderr)
+        print(
+            f"Error: no strict speculative cell in {arguments.results}: run method=vanilla,eagle3 first",
+            file=sys.stderr,
+        )
         return 1
     print(render(table(found), "text"))
     return 1 if any(verdict.word in ("violation", "refused") for _, verdict in found) else 0

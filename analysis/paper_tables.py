@@ -1,6 +1,6 @@
 """Tables 1 to 5 in the paper's layout, from records; missing cells print as missing.
 
-    python -m analysis.tables table1 --results results/runs --paper
+python -m analysis.tables table1 --results results/runs --paper
 """
 
 from __future__ import annotations
@@ -105,7 +105,12 @@ def table2(study: Study, model: str | None) -> Table:
     """Tree policy x accept rule, averaged over the benchmarks."""
     table = Table("Table 2: static and dynamic trees, strict and lossy verification", ("Model", "Verif."))
     chosen = blocks(study, model)
-    grid = {("Strict", "Static tree"): "eagle3", ("Strict", "Dynamic tree"): "dynamic", ("Lossy", "Static tree"): "lossy", ("Lossy", "Dynamic tree"): "combined"}
+    grid = {
+        ("Strict", "Static tree"): "eagle3",
+        ("Strict", "Dynamic tree"): "dynamic",
+        ("Lossy", "Static tree"): "lossy",
+        ("Lossy", "Dynamic tree"): "combined",
+    }
     for block in chosen:
         for (rule, tree), method in grid.items():
             for metric in ("speedup", "tau", "recovery"):
@@ -117,7 +122,16 @@ def table2(study: Study, model: str | None) -> Table:
         for (rule, tree), method in grid.items():
             for metric in ("speedup", "tau", "recovery"):
                 figure = mean_of([block_mean(study, block, method, metric) for block in papers])
-                add_mean(table, ("Average", rule), (tree, metric), figure, published.table2(None, method, metric), metric, papers[0], method)
+                add_mean(
+                    table,
+                    ("Average", rule),
+                    (tree, metric),
+                    figure,
+                    published.table2(None, method, metric),
+                    metric,
+                    papers[0],
+                    method,
+                )
     return table
 
 
@@ -136,9 +150,18 @@ def block_mean(study: Study, block: Block, method: str, metric: str) -> Figure:
     benchmarks = list(published.BENCHMARKS) if block.model in published.MODELS else block.benchmarks
     figures: list[Figure] = []
     for benchmark in benchmarks:
-        arm = block.find(method, benchmark, published.kappa(method, block.model, benchmark), published.D if method in ("dynamic", "combined") else None)
+        arm = block.find(
+            method,
+            benchmark,
+            published.kappa(method, block.model, benchmark),
+            published.D if method in ("dynamic", "combined") else None,
+        )
         strict_recovery = metric == "recovery" and method in published.STRICT_METHODS
-        measure: dict[str, Callable[[Arm], Figure]] = {"speedup": study.speedup, "tau": lambda one: one.tau, "recovery": study.recovery}
+        measure: dict[str, Callable[[Arm], Figure]] = {
+            "speedup": study.speedup,
+            "tau": lambda one: one.tau,
+            "recovery": study.recovery,
+        }
         figures.append(NOT_MEASURED if arm is None else Estimate(100.0) if strict_recovery else measure[metric](arm))
     return mean_of(figures)
 
@@ -161,7 +184,17 @@ def table3(study: Study, model: str | None) -> Table:
             for benchmark in columns(chosen):
                 keys: dict[str, str | float | None] = {"model": block.model, "d": d, "benchmark": benchmark}
                 arm = block.find("dynamic", benchmark, d=d)
-                add_cell(table, study, block, arm, (block.label, f"{d:g}"), benchmark, ("table3", keys), True, with_recovery=False)
+                add_cell(
+                    table,
+                    study,
+                    block,
+                    arm,
+                    (block.label, f"{d:g}"),
+                    benchmark,
+                    ("table3", keys),
+                    True,
+                    with_recovery=False,
+                )
     return table
 
 
@@ -173,9 +206,23 @@ def table4(study: Study, model: str | None) -> Table:
         for block in chosen:
             for kappa in kappas:
                 for benchmark in columns(chosen):
-                    keys: dict[str, str | float | None] = {"method": method, "model": block.model, "kappa": kappa, "benchmark": benchmark}
+                    keys: dict[str, str | float | None] = {
+                        "method": method,
+                        "model": block.model,
+                        "kappa": kappa,
+                        "benchmark": benchmark,
+                    }
                     arm = block.find(method, benchmark, kappa, published.D if method == "combined" else None)
-                    add_cell(table, study, block, arm, (part, block.label, f"{kappa:.2f}"), benchmark, ("table4", keys), strict=False)
+                    add_cell(
+                        table,
+                        study,
+                        block,
+                        arm,
+                        (part, block.label, f"{kappa:.2f}"),
+                        benchmark,
+                        ("table4", keys),
+                        strict=False,
+                    )
     return table
 
 
@@ -188,7 +235,9 @@ def table5(study: Study, model: str | None) -> Table:
             arm = block.find("eagle3", benchmark)
             group = published.BENCHMARKS.get(benchmark, benchmark)
             keys: dict[str, str | float | None] = {"model": block.model, "benchmark": benchmark}
-            table.add((block.label,), (group, "tau"), entry(arm.tau if arm else NOT_MEASURED, "tau", block, ("table5", keys)))
+            table.add(
+                (block.label,), (group, "tau"), entry(arm.tau if arm else NOT_MEASURED, "tau", block, ("table5", keys))
+            )
         for benchmark in columns(chosen):
             arm = block.find("eagle3", benchmark)
             if arm and arm.committed_per_step is not None:

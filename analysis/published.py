@@ -124,7 +124,9 @@ def points() -> list[Point]:
             name = method or row["method"]
             option = row.get("kappa") or row.get("d") or ""
             group = f"{METHODS[name]}, {MODELS[row['model']]}"
-            label = f"paper's {table.replace('table', 'Table ')}, {group}, {BENCHMARKS[row['benchmark']]} {option}".rstrip()
+            label = (
+                f"paper's {table.replace('table', 'Table ')}, {group}, {BENCHMARKS[row['benchmark']]} {option}".rstrip()
+            )
             point = Point(group, label, float(row["speedup"]), float(row["tau"]))
             key = (group, row["benchmark"], row["speedup"], row["tau"])
             found.setdefault(key, point)

@@ -1,6 +1,6 @@
 """Tables 6 to 8: the paper's settings beside those that were measured.
 
-    python -m analysis.tables table8 --results results/runs
+python -m analysis.tables table8 --results results/runs
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def table7(study: Study, model: str | None) -> Grid:
         arms = [arm for arm in study.arms if arm.record.method == row["method"] and model in (None, arm.record.model)]
         measured = sorted({settings(arm.record) for arm in arms}) or ["missing"]
         paper = f"{row['shape']}; {row['rule']} {row['options']}".strip()
-        rows += [(published.METHODS[row["method"]] if place == 0 else "", paper if place == 0 else "", text) for place, text in enumerate(measured)]
+        rows += [
+            (published.METHODS[row["method"]] if place == 0 else "", paper if place == 0 else "", text)
+            for place, text in enumerate(measured)
+        ]
     return Grid("Table 7: method settings", ("Method", "Paper", "Measured"), tuple(rows))
 
 
@@ -50,7 +53,11 @@ def settings(record: Record) -> str:
     """A method's options in one line, less those that are swept."""
     swept = ("policy", "rule", "kappa", "d", "table")
     options = {**record.tree, **record.accept}
-    shown = " ".join(f"{name}={value}".replace(" ", "") for name, value in sorted(options.items()) if name not in swept and value is not None)
+    shown = " ".join(
+        f"{name}={value}".replace(" ", "")
+        for name, value in sorted(options.items())
+        if name not in swept and value is not None
+    )
     return f"{record.tree.get('policy')}, {record.rule}: {shown}"
 
 

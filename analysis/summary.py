@@ -102,4 +102,3 @@ def no_rows(study: Study, cell_ids: Sequence[str] | None) -> list[str]:
     return listed + [
         f"no row: {cell_id}: no such cell in {study.results_dir}" for cell_id in cell_ids or [] if cell_id not in known
     ]
-

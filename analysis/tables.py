@@ -1,8 +1,8 @@
 """Tables from records: the run's summary, and the paper's Tables 1 to 8 (docs/tables.md).
 
-    python -m analysis.tables summary --results results/runs
-    python -m analysis.tables table1 --results results/runs --paper
-    python -m analysis.tables all --results results/runs --format md
+python -m analysis.tables summary --results results/runs
+python -m analysis.tables table1 --results results/runs --paper
+python -m analysis.tables all --results results/runs --format md
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m analysis.tables", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("table", choices=["summary", *TABLES, "all"], help="`all` is Tables 1 to 5")
-    parser.add_argument("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="results_dir of the runs")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results/runs"), metavar="DIR", help="results_dir of the runs"
+    )
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--cells", help="only these cell ids, comma-separated (summary)")
     parser.add_argument("--paper", action="store_true", help="add the paper's value, the difference and a verdict")
@@ -70,7 +72,9 @@ def check_model(study: Study, model: str | None) -> None:
 
     known = sorted({*MODELS, *(arm.record.model for arm in study.arms)})
     if model is not None and model not in known:
-        raise ValueError(f"--model {model}: not in {study.results_dir} nor in the paper; expected one of {', '.join(known)}")
+        raise ValueError(
+            f"--model {model}: not in {study.results_dir} nor in the paper; expected one of {', '.join(known)}"
+        )
 
 
 def build(name: str, study: Study, arguments: argparse.Namespace) -> Grid:

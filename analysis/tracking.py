@@ -20,7 +20,16 @@ from typing import Any
 from analysis.arms import Arm, Checked, Missing, Study
 from analysis.figures import cell_figures
 
-COLUMNS = ("item", "output_tokens", "latency_s", "verify_steps", "promotions", "finish_reason", "correct", "paper_correct")
+COLUMNS = (
+    "item",
+    "output_tokens",
+    "latency_s",
+    "verify_steps",
+    "promotions",
+    "finish_reason",
+    "correct",
+    "paper_correct",
+)
 
 
 def import_wandb() -> ModuleType:
@@ -28,7 +37,9 @@ def import_wandb() -> ModuleType:
     try:
         import wandb
     except ImportError:
-        raise SystemExit("Error: tracking needs the wandb package, which is not installed: pip install wandb, or tracking.mode=off") from None
+        raise SystemExit(
+            "Error: tracking needs the wandb package, which is not installed: pip install wandb, or tracking.mode=off"
+        ) from None
     module: ModuleType = wandb
     return module
 
@@ -43,7 +54,9 @@ def fingerprint(folder: Path) -> str:
 
 def summary_of(study: Study, arm: Arm, cell: Checked) -> dict[str, Any]:
     """The record's metrics and, from the arm it belongs to, the ratios with their intervals."""
-    values: dict[str, Any] = {name: value for name, value in cell.record.metrics.items() if not isinstance(value, Mapping)}
+    values: dict[str, Any] = {
+        name: value for name, value in cell.record.metrics.items() if not isinstance(value, Mapping)
+    }
     for name, figure in (("speedup", study.speedup(arm)), ("recovery", study.recovery(arm))):
         if isinstance(figure, Missing) or arm.record.algorithm is None:
             continue
@@ -106,7 +119,11 @@ def main(argv: list[str] | None = None) -> int:
     except FileNotFoundError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
-    later = f"; upload later: wandb sync {arguments.results}/wandb/offline-run-*" if arguments.mode == "offline" and logged else ""
+    later = (
+        f"; upload later: wandb sync {arguments.results}/wandb/offline-run-*"
+        if arguments.mode == "offline" and logged
+        else ""
+    )
     print(f"W&B {arguments.mode}: {logged} cells logged, {unchanged} unchanged{later}")
     return 0
 

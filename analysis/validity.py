@@ -225,4 +225,20 @@ def cold_start(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
             return
 
 
-DETECTORS = (identity, completeness, metrics_match, counters, speculation, method_active, endings, cold_start)
+def empty_programs(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
+    """No program whose functions do nothing was graded right: a grader that never calls the tests passes them."""
+    if (wrong := int(frame["empty_program"].eq(True).sum())) > 0:
+        yield Flag("EMPTY_PROGRAM", f"{wrong}/{len(frame)} programs of `pass` bodies were graded correct", True)
+
+
+DETECTORS = (
+    identity,
+    completeness,
+    metrics_match,
+    counters,
+    speculation,
+    method_active,
+    endings,
+    cold_start,
+    empty_programs,
+)

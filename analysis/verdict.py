@@ -1,6 +1,6 @@
 """Our figure beside the paper's: agrees, differs, or not comparable, because ...
 
-    verdict(figure, 2.43, "speedup", block)       # Verdict("agrees", "")
+verdict(figure, 2.43, "speedup", block)       # Verdict("agrees", "")
 """
 
 from __future__ import annotations

@@ -25,12 +25,16 @@ QUOTED_RANGE = (17, 56)
 @pytest.mark.parametrize(("model", "rule"), TABLE2)
 def test_table2_follows_from_table1(model: str | None, rule: str) -> None:
     methods = ("eagle3", "dynamic") if rule == "strict" else ("lossy", "combined")
-    derived = [published.table2(model, method, metric) for method in methods for metric in ("speedup", "tau", "recovery")]
+    derived = [
+        published.table2(model, method, metric) for method in methods for metric in ("speedup", "tau", "recovery")
+    ]
     assert derived == [pytest.approx(value) for value in TABLE2[model, rule]]
 
 
 def test_table5_is_table1s_eagle3_tau() -> None:
-    taus = {(row["model"], row["benchmark"]): row["tau"] for row in published.rows("table1") if row["method"] == "eagle3"}
+    taus = {
+        (row["model"], row["benchmark"]): row["tau"] for row in published.rows("table1") if row["method"] == "eagle3"
+    }
     assert {(row["model"], row["benchmark"]): row["tau"] for row in published.rows("table5")} == taus
 
 
@@ -55,8 +59,12 @@ def test_table1_is_table4_at_table8s_kappa(method: str) -> None:
 
 
 def test_the_gains_quoted_in_the_text() -> None:
-    speedups = {(row["model"], row["benchmark"], row["method"]): float(row["speedup"]) for row in published.rows("table1")}
-    gains = {key[:2]: value / speedups[(*key[:2], "eagle3")] - 1 for key, value in speedups.items() if key[2] == "combined"}
+    speedups = {
+        (row["model"], row["benchmark"], row["method"]): float(row["speedup"]) for row in published.rows("table1")
+    }
+    gains = {
+        key[:2]: value / speedups[(*key[:2], "eagle3")] - 1 for key, value in speedups.items() if key[2] == "combined"
+    }
     assert (round(100 * min(gains.values())), round(100 * max(gains.values()))) == QUOTED_RANGE
     for model, quoted in QUOTED_AVERAGE.items():
         combined, eagle3 = (published.table2(model, method, "speedup") for method in ("combined", "eagle3"))
