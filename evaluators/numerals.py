@@ -19,11 +19,9 @@ REPEATING = re.compile(
     r"(?P<sign>[-+]?)(?P<whole>\d*)\.(?P<start>\d*)(?:\\(?:overline|bar|dot|overdot)\s*\{?(?P<cycle>\d+)\}?)"
 )
 DOTTED = re.compile(r"(?P<sign>[-+]?)(?P<whole>\d*)\.(?P<start>\d*?)(?P<cycle>\d+?)(?P=cycle){2,}\s*\\ldots")
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+ONES = ["zero", *"one two three four five six seven eight nine".split(), *TEENS.split()]  # noqa: SIM905
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905
 SPELLED = {word: value for value, word in enumerate(ONES)} | {word: 10 * value for value, word in enumerate(TENS, 2)}
 SPELLED |= {f"{tens}-{ones}": SPELLED[tens] + SPELLED[ones] for tens in TENS for ones in ONES[1:10]}
 SCIENTIFIC = re.compile(r"(?P<mantissa>[-+]?\d+(?:\.\d+)?)[eE](?P<exponent>[-+]?\d{1,3})")

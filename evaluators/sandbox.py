@@ -20,10 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluators.confine import supported
+from evaluators.confine import landlock_abi, supported
 
 IMPORT_ROOT = str(Path(__file__).resolve().parents[1])
 SELF_TEST_LIMITS = {"cpu_s": 5, "wall_s": 15, "memory_mib": 2048, "output_mib": 1}
+
+
+REMEDY = (
+    "Expected Linux on x86-64 or arm64 with Landlock (kernel 5.13 or later, `landlock` among the names in "
+    "/sys/kernel/security/lsm; the kernel option lsm= adds it; in a container, its seccomp profile must let it through). "
+    "On a machine that you can throw away, grading.allow_unconfined=true (--allow-unconfined) runs it all the same."
+)
 
 
 class SandboxError(RuntimeError):
@@ -74,11 +81,9 @@ def _run(job: Mapping[str, Any], limits: Mapping[str, float], *, confine: bool) 
         for file in ("result", "program", "output"):
             (folder / file).touch()
         code = _execute(json.dumps({**job, **setting, "secret": secret}), name, limits["wall_s"])
-        verdict = _read(folder / "result")
-        if verdict.startswith(secret):
-            verdict = verdict.removeprefix(secret)
-        else:
-            verdict = _explain(code, _read(folder / "output"))
+        result = _read(folder / "result")
+        judged = result.startswith(secret)
+        verdict = result.removeprefix(secret) if judged else _explain(code, _read(folder / "output"))
         return Outcome(verdict, _read(folder / "program") or None)
 
 
@@ -160,14 +165,19 @@ def require(*, allow_unconfined: bool) -> None:
     `allow_unconfined`: run them, under limits only, where nothing confines them.
     """
     if not supported() and not allow_unconfined:
-        raise SandboxError(
-            "Nothing here confines model-written code, so it is not run: expected Linux on x86-64 or arm64 with "
-            "Landlock (kernel 5.13 or later, `landlock` among the names in /sys/kernel/security/lsm; add it with the "
-            "kernel option lsm=). On a machine that you can throw away, allow_unconfined runs it all the same."
-        )
+        raise SandboxError(f"Nothing here confines model-written code, so it is not run. {REMEDY}")
     _self_test(confine=supported())
     if supported():
         _test_escapes()
+
+
+def describe() -> tuple[str | None, str]:
+    """(what confines programs here, None where nothing does; the remedy)."""
+    try:
+        require(allow_unconfined=False)
+    except SandboxError as error:
+        return None, str(error)
+    return f"Landlock (ABI {landlock_abi()}), seccomp and rlimits", ""
 
 
 def _self_test(*, confine: bool) -> None:
