@@ -8,6 +8,7 @@ is out of reach the promotions are listed by token id below the text.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ def tokenizer_of(record: Record, folder: Path | None) -> Any:
     if folder:
         return load_tokenizer(folder)
     for start in record.provenance.get("server_starts") or []:
-        command = list(start.get("command") or [])
+        command = shlex.split(start.get("command") or "")
         for flag, value in zip(command, command[1:], strict=False):
             if flag == "--model-path" and (found := load_tokenizer(Path(value))):
                 return found

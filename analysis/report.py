@@ -28,7 +28,7 @@ BUILDERS = (
     paper_tables.table1, paper_tables.table2, paper_tables.table3, paper_tables.table4, paper_tables.table5,
     settings_tables.table6, settings_tables.table7, settings_tables.table8,
 )  # fmt: skip
-TRACED_CELLS = 12
+TRACED_CELLS = 6
 ITEMS_PER_CELL = 40
 
 

@@ -3,7 +3,7 @@ const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const figures = read("figures-data");
 for (const place of document.querySelectorAll("figure[data-figure]")) {
   const { data, layout } = figures[place.dataset.figure];
-  Plotly.newPlot(place, data, layout, { responsive: true, displaylogo: false });
+  Plotly.newPlot(place, data, layout, { responsive: true, displayModeBar: false });
 }
 
 const cells = read("cells-data");
