@@ -169,10 +169,6 @@ class Window:
         return entropy / math.log(logits.shape[-1]) if self.entropy == "normalised" else entropy
 
 
-RULES: dict[str, type[Strict] | type[Margin] | type[Window]] = {"strict": Strict, "margin": Margin, "window": Window}
-"""Every rule by the name that configs and requests use. Your own goes here: docs/extending.md."""
-
-
 @dataclass(frozen=True)
 class VerifiedBatch:
     """The walks through B trees of n nodes, on the logits' device."""

@@ -48,7 +48,9 @@ def read_generations(path: Path) -> list[Generation]:
     generations = [_parse(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
     kept = [g for g in generations if len(g.output_ids) > MIN_OUTPUT and g.prompt_ids]
     if not kept:
-        raise TrainingDataError(f"generations={path} holds no output longer than {MIN_OUTPUT} tokens: nothing to learn.")
+        raise TrainingDataError(
+            f"generations={path} holds no output longer than {MIN_OUTPUT} tokens: nothing to learn."
+        )
     return kept
 
 

@@ -88,7 +88,9 @@ class Run:
     def _first_drafter(self, train: Sequence[Generation]) -> Drafter:
         if self.settings.init:
             return load_drafter(Path(self.settings.init), self.target)
-        return init_from_target(self.target, frequent_tokens(train, self.target, self.settings.draft_vocab), self.settings.seed)
+        return init_from_target(
+            self.target, frequent_tokens(train, self.target, self.settings.draft_vocab), self.settings.seed
+        )
 
     def _borrow(self) -> Frozen:
         longest = max(len(g.ids) for g in self.held_out + [g for shard in self.shards for g in shard])
@@ -102,7 +104,9 @@ class Run:
         return self.out / "checkpoint.pt"
 
     def _resume(self) -> None:
-        identity = {k: v for k, v in asdict(self.settings).items() if k not in ("tokens", "out", "device", "evaluate_every")}
+        identity = {
+            k: v for k, v in asdict(self.settings).items() if k not in ("tokens", "out", "device", "evaluate_every")
+        }
         if not self.checkpoint.exists():
             self._save()
             return
@@ -138,7 +142,11 @@ class Run:
         """Train round by round to the end; yields each round's line of the log, the checkpoint already written."""
         held_out = load_or_compute(self.target, self.held_out, self.out / "features" / "held_out.safetensors")
         if self.round == 0:
-            yield {"round": 0, "held_out": asdict(evaluate(self.drafter, held_out, self.frozen)), "dropped": self.dropped}
+            yield {
+                "round": 0,
+                "held_out": asdict(evaluate(self.drafter, held_out, self.frozen)),
+                "dropped": self.dropped,
+            }
         while self.round < len(self.shards):
             started = time.monotonic()
             line = self._train_round()

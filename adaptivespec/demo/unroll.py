@@ -160,7 +160,9 @@ class PaddedAttention:
         return padded.view(self.rows, width, *x.shape[1:]).transpose(1, 2)
 
 
-def distillation_loss(drafter: Drafter, batch: Batch, frozen: Frozen, depths: int, decay: float) -> tuple[Tensor, Tensor]:
+def distillation_loss(
+    drafter: Drafter, batch: Batch, frozen: Frozen, depths: int, decay: float
+) -> tuple[Tensor, Tensor]:
     """(loss, acceptance [depths]): cross-entropy with the target's distribution over the draft vocabulary.
 
     Depth i weighs decay^i; labels outside the draft vocabulary are left out of the loss and count as rejected.

@@ -29,7 +29,7 @@ def test_the_same_cell_written_differently_is_one(cell_of: CellOf, one: list[str
         "benchmark.protocols.default.template='{question}!'",
         "model.target.revision=abc",
         "model.draft.path=elsewhere",
-        "engine.dtype=float32",
+        "engine.dtype=bfloat16",
         "kappa=0.21",
         "d=0.4",
         "limit=5",

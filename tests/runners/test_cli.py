@@ -74,7 +74,7 @@ def test_the_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_all_failures_of_a_sweep_are_listed(tmp_path: Path) -> None:
-    done = run("-m", "method=lossy", "kappa=0,-1", cwd=tmp_path)
+    done = run("hydra.mode=MULTIRUN", "method=lossy", "kappa=0,-1", cwd=tmp_path)
     assert done.returncode == 1
     assert "kappa=0" in done.stderr
     assert "kappa=-1" in done.stderr

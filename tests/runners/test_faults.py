@@ -22,7 +22,9 @@ def ready(cell_of: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.Monk
     (target / "config.json").write_text("{}")
     (target / "model.safetensors").touch()
     monkeypatch.setattr("runners.resolve.load_tokenizer", lambda folder: Tokenizer())
-    return Resolver().resolve(cell_of("method=vanilla", "limit=6", f"model.target.path={target}"))
+    return Resolver().resolve(
+        cell_of("method=vanilla", "benchmark=humaneval", "limit=6", f"model.target.path={target}")
+    )
 
 
 class Tokenizer:
@@ -42,7 +44,7 @@ def runner_with(
     import json
 
     remaining = iter(modes)
-    told = json.dumps(info(model_path=str(ready.target.path), dtype="bfloat16"))
+    told = json.dumps(info(model_path=str(ready.target.path), dtype="float32"))
 
     def spec(waiting: list[Ready]) -> FakeSpec:
         engine = ready.cell.engine

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 from hydra import compose, initialize_config_module
-from hydra.core.plugins import Plugins
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 
 from runners.cell import Cell
 from runners.plan import make_plan
@@ -41,7 +41,7 @@ def test_one_server_serves_what_a_request_can_carry(cell_of: CellOf) -> None:
     assert len(make_plan(cells, None, 1, True).groups) == len(cells)
 
 
-@pytest.mark.parametrize("change", ["engine.dtype=float32", "seed=3", "method.tree.alpha=0.5", "model.draft.path=x"])
+@pytest.mark.parametrize("change", ["engine.dtype=bfloat16", "seed=3", "method.tree.alpha=0.5", "model.draft.path=x"])
 def test_what_a_request_cannot_carry_needs_its_own_server(cell_of: CellOf, change: str) -> None:
     plan = make_plan([cell_of("method=combined"), cell_of("method=combined", change)], None, 1, False)
     assert len(plan.groups) == 2
