@@ -5,6 +5,7 @@ Numbers are compared to fifty digits beyond their size, never with a tolerance: 
     python -m evaluators.grade answers.jsonl
 """
 
+import logging
 import random
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,9 @@ import mpmath  # type: ignore[import-untyped]
 import sympy
 
 from evaluators.values import Based, Equation, Formula, Items, Matrix, Opaque, Ratio, Span, Union, Value, Words
+
+# It warns that its own alarm is off; the worker process is killed from outside instead.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 DIGITS, MAX_DIGITS = 60, 6000
 SAMPLES = 12
