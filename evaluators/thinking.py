@@ -19,11 +19,8 @@ CLOSE = re.compile(
 
 def strip_thinking(output: str, *, opened: bool = False) -> str:
     """The output without its reasoning; `opened` says that the prompt ended inside a reasoning block."""
-    last_close = None
-    for last_close in CLOSE.finditer(output):
-        pass
-    if last_close is not None:
-        output = output[last_close.end() :]
+    if closes := list(CLOSE.finditer(output)):
+        output = output[closes[-1].end() :]
     elif opened:
         return ""
     unclosed = OPEN.search(output)

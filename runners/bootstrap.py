@@ -53,7 +53,7 @@ def main() -> None:
 
 def check_machine() -> None:
     """Stop with the remedy where the project cannot run."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older Python is just who this line is for
         sys.exit(
             f"Python {platform.python_version()} is too old: 3.11 or newer is needed. Set PYTHON=/path/to/python3.11 for make."
         )

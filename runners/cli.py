@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from runners.cell import Cell, clean_method, positive
+from runners.cluster import run_on_cluster
 from runners.display import Display, print_table
 from runners.errors import UserError
 from runners.group import GroupRunner, Outcome, Settings
@@ -48,9 +49,8 @@ class Asked:
         self.multirun = hydra_config.mode == RunMode.MULTIRUN
         overrides = list(hydra_config.overrides.task)
         try:
-            plain = OmegaConf.to_container(config, resolve=True)
-            assert isinstance(plain, dict)
-            self.config = {str(key): value for key, value in plain.items()}
+            plain = plain_config(config)
+            self.config = dict(plain)
             plain["engine"] = resolve_engine(plain["engine"])
             self.check_unused(plain, overrides)
             self.cells.append(Cell.from_config(plain))
@@ -68,6 +68,12 @@ class Asked:
                 note = f"method={method['name']} has no {name}: its cells of this sweep are one"
                 if note not in self.notes:
                     self.notes.append(note)
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """Return a config node with all interpolations resolved, as plain dicts and lists."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
 ASKED = Asked()
@@ -124,7 +130,8 @@ def run(asked: Asked) -> int | str:
         config=config,
     )
     runner = GroupRunner(settings, display)
-    outcomes = run_plan(plan, runner, display)
+    inline = config["launcher"]["kind"] == "inline"
+    outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, settings, config["launcher"])
     done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
     if done:
         print(
@@ -136,8 +143,8 @@ def run(asked: Asked) -> int | str:
     return report(asked.errors, outcomes)
 
 
-def run_plan(plan: Plan, runner: GroupRunner, display: Display) -> list[Outcome]:
-    """Run group after group. A cell that cannot be resolved fails alone, unless none can."""
+def run_plan(plan: Plan, runner: GroupRunner) -> list[Outcome]:
+    """Run group after group."""
     resolver, outcomes = Resolver(), []
     for group in plan.groups:
         readies: list[Ready] = [resolver.resolve(cell) for cell in group.cells]
@@ -156,9 +163,8 @@ def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
     if mode == "auto" and asked.multirun:
         folder = Path(str(conf.__file__)).parent / "method"
         references = {
-            name: clean_method(OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml")))
-            for name in ("vanilla", "eagle3")
-        }  # type: ignore[arg-type]
+            name: clean_method(plain_config(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")
+        }
     repeats = positive("repeats", config["repeats"]) or 1
     return make_plan(asked.cells, references, repeats, bool(config["fresh_servers"]))
 
@@ -182,6 +188,7 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
     return {
         **engine,
         "device": device,
+        "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
         "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
         "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
         "threads": engine["threads"] or (None if on_gpu else 1),

@@ -50,7 +50,6 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
     latency_s = time.perf_counter() - begin
     meta = answer["meta_info"]
     check_answer(answer, ready.cell)
-    totals = meta.get("adaptivespec")
     return {
         "item": prompt.problem.id,
         "index": index,
@@ -63,8 +62,8 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
         "latency_s": latency_s,
         "verify_steps": meta.get("spec_verify_ct") if ready.cell.speculative else None,
         "accept_histogram": meta.get("spec_correct_drafts_histogram") if ready.cell.speculative else None,
-        "adaptivespec": {key: value for key, value in totals.items() if key != "trace"} if totals else None,
-        "trace": totals.get("trace") if totals else None,
+        "adaptivespec": meta.get("adaptivespec"),
+        "trace": meta.get("adaptivespec_trace"),
         "server": server.id,
         "started_at": started_at,
         "machine": sample_machine(server.spec.engine["device"]),
@@ -101,6 +100,8 @@ def check_totals(totals: dict[str, Any] | None, cell: Cell, n_tokens: int) -> No
         raise ServerError(
             f"the plugin committed {totals['committed']} tokens after the first, the engine counts {n_tokens}"
         )
+    if cell.trace and not totals["traced"]:
+        raise ServerError(f"method={cell.method['name']}: asked for a trace and got none")
     if totals["rule"] != cell.method["accept"]["rule"]:
         raise ServerError(
             f"asked for rule={cell.method['accept']['rule']}, served with {totals['rule']} ({totals.get('note')})"

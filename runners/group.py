@@ -60,21 +60,20 @@ class GroupRunner:
 
     def run(self, readies: Sequence[Ready]) -> list[Outcome]:
         """Bring every cell to a record or a failure; a cell that is done already is only read."""
-        outcomes = {ready.id: self.finished(ready) for ready in readies}
+        outcomes: dict[str, Outcome | None] = {ready.id: self.finished(ready) for ready in readies}
         attempts = dict.fromkeys(outcomes, 0)
         while waiting := [ready for ready in readies if outcomes[ready.id] is None]:
             current = waiting[0]
             try:
                 with self.start(waiting) as server:
                     for current in waiting:
-                        outcomes[current.id] = self.measure_cell(server, current)
-                        self.display.finished(outcomes[current.id])
+                        outcomes[current.id] = self.display.finished(self.measure_cell(server, current))
             except FAULTS as error:
                 attempts[current.id] += 1
                 self.keep_fault(current, error)
                 if attempts[current.id] >= self.settings.attempts:
-                    outcomes[current.id] = Outcome(current, None, f"{type(error).__name__}: {error}")
-                    self.display.finished(outcomes[current.id])
+                    failed = Outcome(current, None, f"{type(error).__name__}: {error}")
+                    outcomes[current.id] = self.display.finished(failed)
                     if self.settings.fail_fast:
                         break
         return [outcome for outcome in outcomes.values() if outcome is not None]

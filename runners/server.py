@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.metadata
 import json
 import os
 import secrets
@@ -30,6 +31,7 @@ from runners.errors import ServerError, UserError
 
 # Found again in the environment of every process that a server starts, also of those that changed session or parent.
 MARK = "ADAPTIVESPEC_SERVER_ID"
+SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 LONGER_DRAFT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 
@@ -65,14 +67,8 @@ class ServerSpec:
         if self.algorithm:
             flags |= {"speculative-algorithm": self.algorithm, "speculative-draft-model-path": self.draft}
         if self.shape:
-            flags |= dict(
-                zip(
-                    ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
-                    self.shape,
-                    strict=True,
-                )
-            )
-        flags |= {name.replace("_", "-"): value for name, value in engine["server_args"].items()}
+            flags |= dict(zip(SHAPE_FIELDS, self.shape, strict=True))
+        flags |= engine["server_args"]
         return [sys.executable, "-m", "sglang.launch_server", *to_arguments(flags)]
 
     def environment(self) -> dict[str, str]:
@@ -90,9 +86,9 @@ class ServerSpec:
 
 
 def to_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """`{"a": 1, "b": True, "c": None, "d": False}` -> `--a 1 --b`."""
+    """`{"a_b": 1, "c": True, "d": None, "e": False}` -> `--a-b 1 --c`."""
     arguments: list[str] = []
-    for name, value in flags.items():
+    for name, value in ((name.replace("_", "-"), value) for name, value in flags.items()):
         if value is True:
             arguments.append(f"--{name}")
         elif value is not None and value is not False:
@@ -254,28 +250,41 @@ class Server:
 
 def mismatches(spec: ServerSpec, info: Mapping[str, Any]) -> list[str]:
     """Compare a running server's `/server_info` with what was asked; one sentence per difference."""
+    engine = spec.engine
     asked: dict[str, Any] = {
-        "model_path": str(spec.target), "dtype": spec.engine["dtype"], "device": spec.engine["device"], "tp_size": spec.engine["tp_size"],
-        "attention_backend": spec.engine["attention_backend"], "speculative_algorithm": spec.algorithm,
-        "disable_radix_cache": not spec.engine["radix_cache"], "disable_overlap_schedule": not spec.engine["overlap_schedule"],
-        "disable_cuda_graph": not spec.engine["cuda_graph"],
-    }  # fmt: skip
+        "version": importlib.metadata.version("sglang"),
+        "model_path": str(spec.target),
+        "dtype": engine["dtype"],
+        "device": engine["device"],
+        "tp_size": engine["tp_size"],
+        "attention_backend": engine["attention_backend"],
+        "disable_radix_cache": not engine["radix_cache"],
+        "disable_cuda_graph": not engine["cuda_graph"],
+        "speculative_algorithm": spec.algorithm,
+    }
+    if spec.algorithm != "ADAPTIVESPEC":  # our plugin never overlaps, and says so
+        asked["disable_overlap_schedule"] = not engine["overlap_schedule"]
     if spec.shape:
-        asked |= dict(
-            zip(
-                ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
-                spec.shape,
-                strict=True,
-            )
-        )
+        asked |= dict(zip(SHAPE_FIELDS, spec.shape, strict=True))
     wrong = [
-        f"{name} is {info.get(name)!r}, asked for {value!r}"
-        for name, value in asked.items()
-        if value is not None and info.get(name) != value
+        f"{name} is {info.get(name)!r}, asked for {value!r}" for name, value in asked.items() if info.get(name) != value
     ]
-    if spec.algorithm is None and info.get("speculative_algorithm"):
-        wrong.append(f"speculative_algorithm is {info['speculative_algorithm']!r}, asked for none")
+    if spec.options is not None:
+        wrong += plugin_mismatches(spec.options, info)
     return wrong
+
+
+def plugin_mismatches(options: Mapping[str, Any], info: Mapping[str, Any]) -> list[str]:
+    """Compare what the plugin in the server says of itself with what it was started with."""
+    told = (info.get("internal_states") or [{}])[0].get("adaptivespec")
+    if told is None:
+        return ["the server carries no ADAPTIVESPEC plugin"]
+    asked = {"version": importlib.metadata.version("adaptivespec"), "options": options}
+    return [
+        f"the plugin's {name} is {told[name]!r}, asked for {value!r}"
+        for name, value in asked.items()
+        if told[name] != value
+    ]
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,105 @@
+"""Paired bootstrap over items for ratios of sums, McNemar's test, and variance between restarts.
+
+    estimate = ratio(tokens_a, seconds_a, over=(tokens_b, seconds_b))
+    estimate.value, estimate.low, estimate.high
+
+Arrays are items x repeats. One draw takes items with replacement, the same ones in both arms, and (where there are several)
+repeats with replacement, the same rounds in both arms. scipy.stats.bootstrap computes the same for one repeat (a test holds
+both to each other); here all cells of a table share one set of drawn weights, which makes 135 cells a matter of seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+DRAWS = 2000
+SEED = 20260902
+LEVEL = 0.95
+FEWEST_ITEMS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A figure with its 95 % interval; None where there is too little to draw from."""
+
+    value: float
+    draws: Array | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Low and high end."""
+        if self.draws is None:
+            return None
+        low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return float(low), float(high)
+
+    def contains(self, value: float) -> bool | None:
+        """Whether the interval holds a value; None where there is no interval."""
+        interval = self.interval
+        return None if interval is None else interval[0] <= value <= interval[1]
+
+
+@lru_cache(maxsize=8)
+def weights(n: int, seed: int) -> Array:
+    """How often each of n things is taken, per draw: (DRAWS, n), rows sum to n."""
+    return np.random.default_rng([seed, n]).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
+
+
+def drawn_sums(values: Array) -> Array:
+    """Sums of (items, repeats) values, one per draw: (DRAWS,)."""
+    n_items, n_repeats = values.shape
+    per_repeat = weights(n_items, SEED) @ values
+    if n_repeats == 1:
+        return np.asarray(per_repeat[:, 0])
+    return np.einsum("dr,dr->d", per_repeat, weights(n_repeats, SEED + 1))
+
+
+def ratio(
+    numerator: Array, denominator: Array, over: tuple[Array, Array] | None = None, scale: float = 1.0
+) -> Estimate:
+    """Estimate sum(numerator) / sum(denominator), divided by the same of `over` where given; arrays are (items, repeats).
+
+    Raises ZeroDivisionError where a denominator is 0.
+    """
+    bottom = denominator.sum() * (over[0].sum() if over else 1.0)
+    if bottom == 0:
+        raise ZeroDivisionError("the denominator of a ratio is 0")
+    value = scale * numerator.sum() * (over[1].sum() if over else 1.0) / bottom
+    if numerator.shape[0] < FEWEST_ITEMS:
+        return Estimate(float(value))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = scale * drawn_sums(numerator) / drawn_sums(denominator)
+        if over:
+            draws = draws * drawn_sums(over[1]) / drawn_sums(over[0])
+    draws = draws[np.isfinite(draws)]
+    return Estimate(float(value), draws if len(draws) > DRAWS // 2 else None)
+
+
+def mean(estimates: list[Estimate]) -> Estimate:
+    """Plain mean of independent estimates (Table 2 averages benchmarks)."""
+    value = float(np.mean([estimate.value for estimate in estimates]))
+    draws = [estimate.draws for estimate in estimates]
+    if any(array is None for array in draws):
+        return Estimate(value)
+    rng = np.random.default_rng(SEED)
+    # Cells of equal length share their drawn weights: shuffled, so that chance errors of benchmarks do not add up.
+    shuffled = [rng.choice(array, DRAWS) for array in draws if array is not None]
+    return Estimate(value, np.mean(shuffled, axis=0))
+
+
+def mcnemar_p(correct: NDArray[np.bool_], reference: NDArray[np.bool_]) -> float:
+    """Exact p-value that two arms are right equally often, given the same items."""
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    table = [[int(np.sum(a & b)) for b in (reference, ~reference)] for a in (correct, ~correct)]
+    return float(mcnemar(table, exact=True).pvalue)
+
+
+def restart_deviation(per_repeat: Array) -> float | None:
+    """Standard deviation between repeats as a share of their mean; None for a single one."""
+    return float(np.std(per_repeat, ddof=1) / np.mean(per_repeat)) if len(per_repeat) > 1 else None
