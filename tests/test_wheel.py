@@ -19,7 +19,7 @@ with initialize_config_module("conf", version_base="1.3"):
         for path in sorted((folder / group).glob("*.yaml")):
             OmegaConf.to_container(compose("config", [f"{{group}}={{path.stem}}"]), resolve=True)
             print(group, path.stem)
-    for group in ("arm", "sweep"):
+    for group in ("arm", "extra", "sweep"):
         for path in sorted((folder / group).glob("*.yaml")):
             compose("config", [f"+{{group}}={{path.stem}}"], return_hydra_config=True)
             print(group, path.stem)
