@@ -1,6 +1,7 @@
 """A tampered engine refuses to start, with the reason."""
 
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
