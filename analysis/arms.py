@@ -18,6 +18,7 @@ import pandas as pd
 
 from analysis import metrics, stats
 from analysis.compare import differences
+from analysis.lossless import NEAR_TIE_NATS, judge
 from analysis.records import Problem, Record, canonical, load
 from analysis.stats import Array, Estimate
 from analysis.validity import Flag, frame_flags
@@ -133,13 +134,13 @@ class Study:
                 problems.append(Problem(record.cell_id, f"its lines cannot be read: {error}"))
                 continue
             if cell.fatal:
-                problems.append(
-                    Problem(
-                        record.cell_id, "invalid: " + "; ".join(f"{flag.code} {flag.detail}" for flag in cell.fatal)
-                    )
-                )
+                problems.append(refusal(cell))
             else:
                 checked.append(cell)
+        checked = [with_gate(cell, checked) for cell in flag_inactive_sampling(checked)]
+        for cell in (cell for cell in checked if cell.fatal):
+            problems.append(refusal(cell))
+        checked = [cell for cell in checked if not cell.fatal]
         return cls(results_dir, tuple(group_arms(checked)), tuple(problems))
 
     def select(self, cell_ids: Sequence[str] | None) -> list[Arm]:
@@ -186,6 +187,8 @@ class Study:
         if arm.record.engine["concurrency"] > 1:
             return Estimate(arm.throughput_tok_s / base.throughput_tok_s)
         repeats, items = paired(arm, base)
+        if problem := unpaired(arm, base):
+            return Missing(problem)
         ours, theirs = (
             (one.column("output_tokens", items, repeats), one.column("latency_s", items, repeats))
             for one in (arm, base)
@@ -199,6 +202,8 @@ class Study:
         versions = [set(cell.frame["grader_version"].dropna()) for cell in (*arm.cells, *base.cells)]
         if len(set().union(*versions)) > 1:
             return Missing(f"graded by different versions ({sorted(set().union(*versions))}): grade again")
+        if problem := unpaired(arm, base):
+            return Missing(problem)
         repeats, items = paired(arm, base, union=True)
         ours, theirs = (one.column(grader, items, repeats) for one in (arm, base))
         if not theirs.sum():
@@ -210,6 +215,50 @@ def check(record: Record) -> Checked:
     """Read a record's lines and run all detectors."""
     frame = metrics.items(record.generations(), record.grades())
     return Checked(record, frame, tuple(frame_flags(record, frame)))
+
+
+def refusal(cell: Checked) -> Problem:
+    """Why a cell has no row."""
+    return Problem(cell.record.cell_id, "invalid: " + "; ".join(f"{flag.code} {flag.detail}" for flag in cell.fatal))
+
+
+def with_gate(cell: Checked, cells: Sequence[Checked]) -> Checked:
+    """Flag a strict arm whose outputs are not vanilla's; fatal where a measured top-2 gap calls it a violation."""
+    record = cell.record
+    if record.algorithm is None or record.rule != "strict" or record.engine["temperature"] > 0:
+        return cell
+    alike = [other for other in cells if other.record.algorithm is None and same_task(other.record, record)]
+    base = next((other for other in alike if not differences(record, other.record)), None)
+    if base is None:
+        return cell
+    common = cell.frame.index.intersection(base.frame.index)
+    if (cell.frame["ids_sha256"].loc[common] == base.frame["ids_sha256"].loc[common]).all():
+        return cell
+    near_tie_nats = (record.provenance["config"].get("lossless") or {}).get("near_tie_nats", NEAR_TIE_NATS)
+    verdict = judge(record, base.record, near_tie_nats)
+    detail = f"{len(verdict.differing)}/{verdict.n_items} outputs differ from vanilla's ({verdict.word})"
+    flag = Flag("NOT_LOSSLESS" if verdict.word == "violation" else "DIVERGED", detail, verdict.word == "violation")
+    return Checked(record, cell.frame, (*cell.flags, flag))
+
+
+def flag_inactive_sampling(cells: Sequence[Checked]) -> list[Checked]:
+    """Flag cells at a temperature above 0 whose outputs are the same under every seed: sampling had no effect."""
+    outputs: dict[str, list[tuple[str, ...]]] = {}
+    for cell in cells:
+        outputs.setdefault(seedless(cell), []).append(tuple(cell.frame["ids_sha256"]))
+    result = []
+    for cell in cells:
+        texts = outputs[seedless(cell)]
+        if cell.record.engine["temperature"] > 0 and len(texts) > 1 and len(set(texts)) == 1:
+            detail = f"{len(texts)} seeds gave identical outputs at temperature {cell.record.engine['temperature']}"
+            cell = Checked(cell.record, cell.frame, (*cell.flags, Flag("SAMPLING_INACTIVE", detail, False)))
+        result.append(cell)
+    return result
+
+
+def seedless(cell: Checked) -> str:
+    """Equal for cells that differ in their seed only."""
+    return canonical({**cell.record.cell, "seed": None})
 
 
 def group_arms(cells: Sequence[Checked]) -> list[Arm]:
@@ -253,6 +302,18 @@ def paired(a: Arm, b: Arm, union: bool = False) -> tuple[list[int], pd.Index]:
     if not union:
         return repeats, common_items(frames)
     return repeats, pd.Index(dict.fromkeys(item for frame in frames for item in frame.index))
+
+
+def unpaired(a: Arm, b: Arm) -> str | None:
+    """Say why items of two arms do not belong together; None where they do (items that failed may be missing)."""
+    ours, theirs = (arm.cells[0].frame["prompt_sha256"] for arm in (a, b))
+    common = ours.index.intersection(theirs.index)
+    lacking = max(len(ours), len(theirs)) - len(common)
+    failed = sum(int(arm.record.metrics["n_failed"]) for arm in (a, b))
+    if lacking > failed:
+        return f"{lacking} items have no counterpart in {b.record.place}: the arms hold other items"
+    others = int((ours.loc[common] != theirs.loc[common]).sum())
+    return f"{others} items had another prompt in {b.record.place}" if others else None
 
 
 def remedy(record: Record, name: str, results_dir: Path) -> str:

@@ -8,15 +8,18 @@ Counts are the engine's token ids. The first output token of an item comes from 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import orjson
 import pandas as pd
 
 Line = Mapping[str, Any]
 Shape = tuple[int, int, int]
+GRADE_COLUMNS = ("item", "correct", "ungradable", "paper_correct", "grader_version", "empty_program")
 
 
 def items(generations: Iterable[Line], grades: Iterable[Line] = ()) -> pd.DataFrame:
@@ -24,10 +27,32 @@ def items(generations: Iterable[Line], grades: Iterable[Line] = ()) -> pd.DataFr
     frame = pd.DataFrame([item_row(line) for line in generations])
     if frame.empty:
         return frame
-    graded = pd.DataFrame(list(grades), columns=["item", "correct", "ungradable", "paper_correct", "grader_version"])
-    if graded["item"].duplicated().any():
-        graded = graded.drop_duplicates("item")
+    graded = pd.DataFrame([grade_row(line) for line in grades], columns=GRADE_COLUMNS).drop_duplicates("item")
     return frame.merge(graded, on="item", how="left").sort_values("index", kind="stable").set_index("item")
+
+
+def grade_row(line: Line) -> tuple[Any, ...]:
+    """Reduce one grade to what tables and detectors need."""
+    empty = bool(line["correct"]) and is_empty_program(line.get("extracted"))
+    return (line["item"], line["correct"], line["ungradable"], line["paper_correct"], line["grader_version"], empty)
+
+
+def is_empty_program(text: Any) -> bool:
+    """Whether a text is Python whose functions all do nothing (`pass`, `...`, a docstring)."""
+    if not isinstance(text, str) or "def " not in text:
+        return False
+    try:
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError):
+        return False
+    return bool(functions) and all(does_nothing(statement) for function in functions for statement in function.body)
+
+
+def does_nothing(statement: ast.stmt) -> bool:
+    """`pass`, or an expression that is a constant."""
+    return isinstance(statement, ast.Pass) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
 
 
 def item_row(line: Line) -> dict[str, Any]:
@@ -45,7 +70,7 @@ def item_row(line: Line) -> dict[str, Any]:
         "prompt_tokens": line["prompt_tokens"],
         "output_tokens": line["output_tokens"],
         "n_ids": len(ids),
-        "ids_sha256": hashlib.sha256(repr(ids).encode()).hexdigest(),
+        "ids_sha256": hashlib.sha256(orjson.dumps(ids)).hexdigest(),
         "last_id": ids[-1] if ids else None,
         "early_end": bool(ids) and ids.index(ids[-1]) < len(ids) - 1,
         "finish_reason": line["finish_reason"],

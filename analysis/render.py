@@ -33,11 +33,8 @@ def widths(grid: Grid) -> list[int]:
 
 
 def aligned(row: tuple[str, ...], sizes: list[int]) -> list[str]:
-    """Pad the cells: words to the left, the rest to the right."""
-    return [
-        cell.ljust(size) if place == 0 or not any(c.isdigit() for c in cell) else cell.rjust(size)
-        for place, (cell, size) in enumerate(zip(row, sizes, strict=True))
-    ]
+    """Pad the cells: figures to the right, words to the left."""
+    return [cell.rjust(size) if cell[:1].isdigit() else cell.ljust(size) for cell, size in zip(row, sizes, strict=True)]
 
 
 def as_text(grid: Grid) -> str:

@@ -50,13 +50,12 @@ def weights(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, n]).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
 
 
-def drawn_sums(values: Array) -> Array:
-    """Sums of (items, repeats) values, one per draw: (DRAWS,)."""
-    n_items, n_repeats = values.shape
-    per_repeat = weights(n_items, SEED) @ values
-    if n_repeats == 1:
-        return np.asarray(per_repeat[:, 0])
-    return np.einsum("dr,dr->d", per_repeat, weights(n_repeats, SEED + 1))
+def drawn_sums(*values: Array) -> list[Array]:
+    """Sums of (items, repeats) values, one per draw: (DRAWS,) each. All in one product: the weights are what costs."""
+    n_items, n_repeats = values[0].shape
+    per_repeat = (weights(n_items, SEED) @ np.hstack(values)).reshape(DRAWS, len(values), n_repeats)
+    repeats = weights(n_repeats, SEED + 1) if n_repeats > 1 else np.ones((DRAWS, 1))
+    return list(np.einsum("dvr,dr->vd", per_repeat, repeats))
 
 
 def ratio(
@@ -73,9 +72,10 @@ def ratio(
     if numerator.shape[0] < FEWEST_ITEMS:
         return Estimate(float(value))
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = scale * drawn_sums(numerator) / drawn_sums(denominator)
-        if over:
-            draws = draws * drawn_sums(over[1]) / drawn_sums(over[0])
+        top, below, *others = drawn_sums(numerator, denominator, *(over or ()))
+        draws = scale * top / below
+        if others:
+            draws = draws * others[1] / others[0]
     draws = draws[np.isfinite(draws)]
     return Estimate(float(value), draws if len(draws) > DRAWS // 2 else None)
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from analysis.arms import Arm, Figure, Missing, Study
 from analysis.render import Grid
-from analysis.stats import Estimate, restart_deviation
+from analysis.stats import restart_deviation
 
 HEADER = ("method", "model", "benchmark", "items", "tok/s", "speedup", "tau", "accuracy", "recovery")
 ORDER = ("vanilla", "eagle3", "static", "talon", "dynamic", "fly", "lossy", "combined")
 
 
-def summary(study: Study, cell_ids: Sequence[str] | None = None) -> Grid:
-    """Build the table of all arms, or of those that hold one of these cells."""
-    arms = sorted(study.select(cell_ids), key=order)
+def summary(study: Study, cell_ids: Sequence[str] | None = None, model: str | None = None) -> Grid:
+    """Build the table of all arms, or of those that hold one of these cells, or of one model's."""
+    arms = sorted((arm for arm in study.select(cell_ids) if model in (None, arm.record.model)), key=order)
     notes = [*reference_notes(study, arms), *flag_notes(arms), *repeat_notes(study, arms), *no_rows(study, cell_ids)]
     return Grid("", HEADER, tuple(row(study, arm) for arm in arms), tuple(notes))
 
@@ -102,8 +102,3 @@ def no_rows(study: Study, cell_ids: Sequence[str] | None) -> list[str]:
     return listed + [
         f"no row: {cell_id}: no such cell in {study.results_dir}" for cell_id in cell_ids or [] if cell_id not in known
     ]
-
-
-def interval_of(figure: Figure) -> tuple[float, float] | None:
-    """The interval, where there is one."""
-    return figure.interval if isinstance(figure, Estimate) else None

@@ -134,10 +134,10 @@ def counters(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
 def overlapping(frame: pd.DataFrame) -> int:
     """How many requests began, on one server, before the one before had ended (with 50 ms grace: clocks are rounded)."""
     begins = pd.to_datetime(frame["started_at"], utc=True, format="ISO8601")
-    timed = pd.DataFrame(
-        {"server": frame["server"], "begin": begins, "end": begins + pd.to_timedelta(frame["latency_s"], unit="s")}
-    )
-    last_end = timed.sort_values("begin").groupby("server")["end"].shift()
+    ends = begins + pd.to_timedelta(frame["latency_s"], unit="s")
+    # By time, not by item: a request that failed once is answered after its successors.
+    timed = pd.DataFrame({"server": frame["server"], "begin": begins, "end": ends}).sort_values("begin", kind="stable")
+    last_end = timed.groupby("server")["end"].shift()
     return int((timed["begin"] < last_end - pd.Timedelta(milliseconds=50)).sum())
 
 
@@ -225,4 +225,20 @@ def cold_start(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
             return
 
 
-DETECTORS = (identity, completeness, metrics_match, counters, speculation, method_active, endings, cold_start)
+def empty_programs(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
+    """No program whose functions do nothing was graded right: a grader that never calls the tests passes them."""
+    if (wrong := int(frame["empty_program"].eq(True).sum())) > 0:
+        yield Flag("EMPTY_PROGRAM", f"{wrong}/{len(frame)} programs of `pass` bodies were graded correct", True)
+
+
+DETECTORS = (
+    identity,
+    completeness,
+    metrics_match,
+    counters,
+    speculation,
+    method_active,
+    endings,
+    cold_start,
+    empty_programs,
+)
