@@ -13,19 +13,19 @@ PROBLEMS = list(read_problems().values())
 Problem = dict[str, str]
 
 
-Judge = Callable[[Callable[[Problem], str]], list[str]]
+Judge = Callable[..., list[str]]
 
 
 @pytest.fixture
 def judge_all(code_limits: dict[str, Any]) -> Judge:
-    def run(answer: Callable[[Problem], str]) -> list[str]:
+    def run(answer: Callable[[Problem], str], step: int = 1) -> list[str]:
         def judge(problem: Problem) -> str:
             tests = problem["test"] + "\ncheck(candidate)\n"
             task = sandbox.Task(answer(problem), problem["entry_point"], tests, problem["prompt"])
             return sandbox.run(task, code_limits).verdict
 
         with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(judge, PROBLEMS))
+            return list(pool.map(judge, PROBLEMS[::step]))
 
     return run
 
@@ -34,9 +34,9 @@ def test_all_canonical_solutions_pass_as_continuations(judge_all: Judge) -> None
     assert judge_all(lambda problem: problem["canonical_solution"]) == ["passed"] * 164
 
 
-def test_all_canonical_solutions_pass_as_whole_functions_in_fences(judge_all: Judge) -> None:
-    verdicts = judge_all(lambda problem: f"```python\n{problem['prompt']}{problem['canonical_solution']}```")
-    assert verdicts == ["passed"] * 164
+def test_canonical_solutions_pass_as_whole_functions_in_fences(judge_all: Judge) -> None:
+    verdicts = judge_all(lambda problem: f"```python\n{problem['prompt']}{problem['canonical_solution']}```", step=4)
+    assert verdicts == ["passed"] * 41
 
 
 def test_no_body_of_pass_passes(judge_all: Judge) -> None:
