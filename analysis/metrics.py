@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import orjson
 import pandas as pd
 
 Line = Mapping[str, Any]
@@ -69,7 +70,7 @@ def item_row(line: Line) -> dict[str, Any]:
         "prompt_tokens": line["prompt_tokens"],
         "output_tokens": line["output_tokens"],
         "n_ids": len(ids),
-        "ids_sha256": hashlib.sha256(repr(ids).encode()).hexdigest(),
+        "ids_sha256": hashlib.sha256(orjson.dumps(ids)).hexdigest(),
         "last_id": ids[-1] if ids else None,
         "early_end": bool(ids) and ids.index(ids[-1]) < len(ids) - 1,
         "finish_reason": line["finish_reason"],
@@ -145,10 +146,10 @@ def parse_shape(text: str) -> Shape:
 
 def pooled_shapes(frame: pd.DataFrame) -> dict[Shape, int]:
     """Verify steps per tree shape, all items together; empty where the plugin does not serve."""
-    total: Counter[Shape] = Counter()
+    total: Counter[str] = Counter()
     for shapes in frame["steps_per_shape"].dropna():
-        total.update({parse_shape(text): count for text, count in shapes.items()})
-    return dict(sorted(total.items()))
+        total.update(shapes)
+    return dict(sorted((parse_shape(text), count) for text, count in total.items()))
 
 
 def drafted_tokens(steps_per_shape: Mapping[Shape, int]) -> int:

@@ -10,6 +10,7 @@ both to each other); here all cells of a table share one set of drawn weights, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,34 +51,33 @@ def weights(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, n]).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
 
 
-def drawn_sums(values: Array) -> Array:
-    """Sums of (items, repeats) values, one per draw: (DRAWS,)."""
-    n_items, n_repeats = values.shape
-    per_repeat = weights(n_items, SEED) @ values
-    if n_repeats == 1:
-        return np.asarray(per_repeat[:, 0])
-    return np.einsum("dr,dr->d", per_repeat, weights(n_repeats, SEED + 1))
+def drawn_sums(*arrays: Array) -> list[Array]:
+    """Sums of (items, repeats) values, one per draw: (DRAWS,) each. All arrays at once: reading the weights is what costs."""
+    n_items, n_repeats = arrays[0].shape
+    per_repeat = (weights(n_items, SEED) @ np.hstack(arrays)).reshape(DRAWS, len(arrays), n_repeats)
+    drawn = weights(n_repeats, SEED + 1) if n_repeats > 1 else np.ones((DRAWS, 1))
+    return list(np.einsum("dar,dr->ad", per_repeat, drawn))
 
 
 def ratio(
     numerator: Array, denominator: Array, over: tuple[Array, Array] | None = None, scale: float = 1.0
 ) -> Estimate:
-    """Estimate sum(numerator) / sum(denominator), divided by the same of `over` where given; arrays are (items, repeats).
+    """Estimate sum(numerator) / sum(denominator), divided by the same of `over` where given.
 
-    Raises ZeroDivisionError where a denominator is 0.
+    Arrays are (items, repeats). Raises ZeroDivisionError where a denominator is 0.
     """
-    bottom = denominator.sum() * (over[0].sum() if over else 1.0)
-    if bottom == 0:
+    top, bottom = [numerator, *(over[1:] if over else ())], [denominator, *(over[:1] if over else ())]
+    if not all(array.sum() for array in bottom):
         raise ZeroDivisionError("the denominator of a ratio is 0")
-    value = scale * numerator.sum() * (over[1].sum() if over else 1.0) / bottom
+    value = scale * np.prod([array.sum() for array in top]) / np.prod([array.sum() for array in bottom])
     if numerator.shape[0] < FEWEST_ITEMS:
         return Estimate(float(value))
+    sums = drawn_sums(*top, *bottom)
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = scale * drawn_sums(numerator) / drawn_sums(denominator)
-        if over:
-            draws = draws * drawn_sums(over[1]) / drawn_sums(over[0])
+        draws = scale * np.prod(sums[: len(top)], axis=0) / np.prod(sums[len(top) :], axis=0)
     draws = draws[np.isfinite(draws)]
-    return Estimate(float(value), draws if len(draws) > DRAWS // 2 else None)
+    # A reference that solves next to nothing has draws without any: no interval is better than a wrong one.
+    return Estimate(float(value), draws if len(draws) == DRAWS else None)
 
 
 def mean(estimates: list[Estimate]) -> Estimate:
@@ -100,6 +100,6 @@ def mcnemar_p(correct: NDArray[np.bool_], reference: NDArray[np.bool_]) -> float
     return float(mcnemar(table, exact=True).pvalue)
 
 
-def restart_deviation(per_repeat: Array) -> float | None:
+def restart_deviation(per_repeat: Sequence[float]) -> float | None:
     """Standard deviation between repeats as a share of their mean; None for a single one."""
     return float(np.std(per_repeat, ddof=1) / np.mean(per_repeat)) if len(per_repeat) > 1 else None

@@ -16,7 +16,9 @@ def outputs(tail: int = END) -> list[Item]:
     return [Item(ids=(*LONG[:-1], 50, END), steps=40)] * 5 + [Item(ids=(*LONG[:-1], tail, END), steps=40)]
 
 
-def pair(tmp_path, method: str = "eagle3", tail: int = 51, gap: float | None = None, **changes) -> tuple[Record, Record]:
+def pair(
+    tmp_path, method: str = "eagle3", tail: int = 51, gap: float | None = None, **changes
+) -> tuple[Record, Record]:
     vanilla = write_cell(tmp_path, Spec("vanilla", outputs(51)))
     arm = write_cell(tmp_path, Spec(method, outputs(tail), **changes))
     if gap is not None:

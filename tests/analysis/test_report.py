@@ -35,7 +35,9 @@ setTimeout(() => {
 }, 1500);
 </script>
 """
-CATCHER = "<script>window.pageErrors = []; addEventListener('error', (event) => pageErrors.push(event.message));</script>"
+CATCHER = (
+    "<script>window.pageErrors = []; addEventListener('error', (event) => pageErrors.push(event.message));</script>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,14 @@ def browse(page: Path, width: int, tmp_path: Path) -> dict:
     chromium = shutil.which("chromium") or pytest.fail("no chromium: apt-get install chromium")
     driven = tmp_path / "driven.html"
     driven.write_text(page.read_text().replace("<head>", f"<head>{CATCHER}").replace("</body>", f"{DRIVER}</body>"))
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr",
+    ]
     command += [f"--window-size={width},900", "--virtual-time-budget=20000", "--dump-dom", driven.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     found = re.search(r'data-seen="([^"]*)"', done.stdout)
@@ -102,8 +111,15 @@ class Words:
 
 
 def test_an_output_is_cut_at_its_promotions() -> None:
-    promoted = [{"position": 1, "token": 11, "target_token": 7, "margin": 0.4}, {"position": 3, "token": 13, "target_token": 8, "margin": 0.9}]
-    line = {"output_ids": [10, 11, 12, 13, 14, 2], "text": " w10 w11 w12 w13 w14", "trace": [{"promoted": promoted[:1]}, {"promoted": promoted[1:]}]}
+    promoted = [
+        {"position": 1, "token": 11, "target_token": 7, "margin": 0.4},
+        {"position": 3, "token": 13, "target_token": 8, "margin": 0.9},
+    ]
+    line = {
+        "output_ids": [10, 11, 12, 13, 14, 2],
+        "text": " w10 w11 w12 w13 w14",
+        "trace": [{"promoted": promoted[:1]}, {"promoted": promoted[1:]}],
+    }
     found = parts(line, Words())
     assert found == [
         " w10",
@@ -116,7 +132,11 @@ def test_an_output_is_cut_at_its_promotions() -> None:
 
 
 def test_without_a_tokenizer_the_text_is_whole_and_promotions_are_listed_by_id() -> None:
-    line = {"output_ids": [10, 11], "text": "ab", "trace": [{"promoted": [{"position": 1, "token": 11, "target_token": 7, "margin": None}]}]}
+    line = {
+        "output_ids": [10, 11],
+        "text": "ab",
+        "trace": [{"promoted": [{"position": 1, "token": 11, "target_token": 7, "margin": None}]}],
+    }
     text, promoted = parts(line, None)
     assert text == "ab"
     assert (promoted["text"], promoted["target"], promoted["margin"]) == (" [11 at 1]", "token 7", None)

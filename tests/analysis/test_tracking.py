@@ -17,7 +17,17 @@ def names(tmp_path) -> list[str]:
 
 def offline(tmp_path) -> str:
     """In a process of its own, as the runner calls it."""
-    command = [sys.executable, "-m", "analysis.tracking", "--results", str(tmp_path), "--mode", "offline", "--project", "p"]
+    command = [
+        sys.executable,
+        "-m",
+        "analysis.tracking",
+        "--results",
+        str(tmp_path),
+        "--mode",
+        "offline",
+        "--project",
+        "p",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -34,7 +44,14 @@ def test_offline_runs_hold_everything_and_are_written_once(tmp_path) -> None:
     assert len(names(tmp_path)) == 3
     run = tmp_path / "wandb" / folder
     data = next(run.glob("*.wandb")).read_bytes()
-    for expected in (b"throughput_tok_s", b"speedup_low", b"recovery", b"hostname_sha256", b"kappa", b"smollm2_135m-default"):
+    for expected in (
+        b"throughput_tok_s",
+        b"speedup_low",
+        b"recovery",
+        b"hostname_sha256",
+        b"kappa",
+        b"smollm2_135m-default",
+    ):
         assert expected in data, expected
     media = {re.sub(r"_\d+_[0-9a-f]+", "", path.name) for path in run.rglob("media/**/*.json")}
     assert {"items.table.json", "dcs.plotly.json", "depth.plotly.json", "shapes.plotly.json"} <= media
@@ -50,7 +67,9 @@ def test_a_cell_graded_again_is_logged_again(tmp_path) -> None:
     assert tracking.fingerprint(tmp_path / cell_id) != before
 
 
-@pytest.mark.parametrize(("module", "load"), [("wandb", tracking.import_wandb), ("wandb_workspaces", dashboard.import_workspaces)])
+@pytest.mark.parametrize(
+    ("module", "load"), [("wandb", tracking.import_wandb), ("wandb_workspaces", dashboard.import_workspaces)]
+)
 def test_an_absent_library_is_one_line_with_the_remedy(monkeypatch, module: str, load) -> None:
     for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -69,5 +88,10 @@ def test_the_dashboard_wants_an_entity(monkeypatch, capsys) -> None:
 def test_the_workspace_shows_the_metrics_that_are_logged() -> None:
     pytest.importorskip("wandb_workspaces")
     workspace = dashboard.build(*dashboard.import_workspaces(), "someone", "adaptivespec")
-    bars = {metric for section in workspace.sections for panel in section.panels for metric in getattr(panel, "metrics", None) or []}
+    bars = {
+        metric
+        for section in workspace.sections
+        for panel in section.panels
+        for metric in getattr(panel, "metrics", None) or []
+    }
     assert {"speedup", "tau", "recovery"} <= {str(getattr(metric, "name", metric)) for metric in bars}
