@@ -213,7 +213,7 @@ class Study:
 
 def check(record: Record) -> Checked:
     """Read a record's lines and run all detectors."""
-    frame = metrics.items(record.generations(), record.grades())
+    frame = metrics.items(record.counted(), record.grades())
     return Checked(record, frame, tuple(frame_flags(record, frame)))
 
 
