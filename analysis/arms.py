@@ -213,7 +213,7 @@ class Study:
 
 def check(record: Record) -> Checked:
     """Read a record's lines and run all detectors."""
-    frame = metrics.items(record.generations(), record.grades())
+    frame = metrics.items(record.counted(), record.grades())
     return Checked(record, frame, tuple(frame_flags(record, frame)))
 
 
@@ -291,8 +291,10 @@ def matching(arm: Arm, repeat: int) -> Record:
 
 def common_items(frames: Sequence[pd.DataFrame]) -> pd.Index:
     """Items that all frames have, in the first one's order."""
-    common = set.intersection(*(set(frame.index) for frame in frames))
-    return pd.Index([item for item in frames[0].index if item in common])
+    common: pd.Index = frames[0].index
+    for frame in frames[1:]:
+        common = common[common.isin(frame.index)]
+    return common
 
 
 def paired(a: Arm, b: Arm, union: bool = False) -> tuple[list[int], pd.Index]:

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from analysis import metrics
 from analysis.arms import Arm, Checked, Figure, Study
+from analysis.blocks import blocks
 from analysis.stats import Estimate
 from analysis.summary import order
 
@@ -30,7 +31,7 @@ def style(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
         "template": "plotly_white",
-        "margin": {"l": 55, "r": 15, "t": 45, "b": 45},
+        "margin": {"l": 55, "r": 15, "t": 60, "b": 45},
         "legend": {"orientation": "h", "y": -0.25},
         "height": 420,
         **more,
@@ -43,9 +44,9 @@ def colour(arm: Arm) -> str:
 
 
 def study_figures(study: Study) -> dict[str, go.Figure]:
-    """All figures over several cells, per model and benchmark; only those that have something to show."""
+    """All figures over several cells, per benchmark of each block; only those that have something to show."""
     found: dict[str, go.Figure] = {}
-    for (model, benchmark), arms in tasks(study).items():
+    for place, arms in tasks(study).items():
         made = {
             "pareto": pareto(study, arms),
             "decomposition": decomposition(study, arms),
@@ -55,16 +56,17 @@ def study_figures(study: Study) -> dict[str, go.Figure]:
         }
         for name, figure in made.items():
             if figure is not None:
-                figure.update_layout(title_text=f"{figure.layout.title.text} · {model}, {benchmark}")
-                found[f"{name} {model} {benchmark}"] = figure
+                figure.update_layout(title_text=f"{figure.layout.title.text}<br><sub>{place}</sub>")
+                found[f"{name} {place}"] = figure
     return found
 
 
-def tasks(study: Study) -> dict[tuple[str, str], list[Arm]]:
-    """Arms by model and benchmark, in the paper's order."""
-    found: dict[tuple[str, str], list[Arm]] = {}
-    for arm in sorted(study.arms, key=order):
-        found.setdefault((arm.record.model, arm.record.benchmark), []).append(arm)
+def tasks(study: Study) -> dict[str, list[Arm]]:
+    """Arms that may share a picture: one benchmark, one model, one setting."""
+    found: dict[str, list[Arm]] = {}
+    for block in blocks(study, None):
+        for arm in sorted(block.arms, key=order):
+            found.setdefault(f"{block.label}, {arm.record.benchmark}", []).append(arm)
     return found
 
 
@@ -160,36 +162,37 @@ def depth(arms: Sequence[Arm]) -> go.Figure | None:
 
 def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
     """Speedup, tau and recovery over kappa or d, as in Tables 4 and 3; needs two values at least."""
-    figure = go.Figure(
-        layout=style(
-            f"Sweep over {option}",
-            option,
-            "speedup, tau",
-            yaxis2={"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}},
-        )
-    )
-    methods = ("dynamic",) if option == "d" else ("lossy", "combined")
-    for method in methods:
-        known = sorted(
-            (getattr(arm.record, option), arm)
-            for arm in arms
-            if arm.record.method == method and getattr(arm.record, option) is not None
-        )
-        if len({value for value, _ in known}) < 2:
+    right = {"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}, "showgrid": False}
+    figure = go.Figure(layout=style(f"Sweep over {option}", option, "speedup, tau", yaxis2=right))
+    for method in ("dynamic",) if option == "d" else ("lossy", "combined"):
+        known = [arm for arm in arms if arm.record.method == method and getattr(arm.record, option) is not None]
+        if len({getattr(arm.record, option) for arm in known}) < 2:
             continue
-        for name, dash, axis in (("speedup", "solid", "y"), ("tau", "dash", "y"), ("recovery", "dot", "y2")):
-            figures = [
-                (value, {"speedup": study.speedup, "tau": lambda one: one.tau, "recovery": study.recovery}[name](arm))
-                for value, arm in known
-            ]
-            shown = [(value, one) for value, one in figures if isinstance(one, Estimate)]
-            if not shown or (name == "recovery" and method == "dynamic"):
-                continue
-            figure.add_scatter(
-                x=[value for value, _ in shown], y=[one.value for _, one in shown], error_y=whiskers([one for _, one in shown]), name=f"{method} {name}",
-                yaxis=axis, mode="lines+markers", line={"dash": dash, "color": COLOURS[method]},
-            )  # fmt: skip
+        known.sort(key=lambda arm: float(getattr(arm.record, option)))
+        add_line(figure, f"{method} speedup", option, [(arm, study.speedup(arm)) for arm in known], dash="solid")
+        add_line(figure, f"{method} tau", option, [(arm, arm.tau) for arm in known], dash="dash")
+        if method != "dynamic":
+            add_line(
+                figure,
+                f"{method} recovery",
+                option,
+                [(arm, study.recovery(arm)) for arm in known],
+                dash="dot",
+                axis="y2",
+            )
     return figure if figure.data else None
+
+
+def add_line(
+    figure: go.Figure, name: str, option: str, points: Sequence[tuple[Arm, Figure]], dash: str, axis: str = "y"
+) -> None:
+    """Add one metric's line over an option, with intervals; arms without the figure are left out."""
+    shown = [(arm, one) for arm, one in points if isinstance(one, Estimate)]
+    if shown:
+        figure.add_scatter(
+            x=[getattr(arm.record, option) for arm, _ in shown], y=[one.value for _, one in shown], yaxis=axis, name=name, mode="lines+markers",
+            error_y=whiskers([one for _, one in shown]), line={"dash": dash, "color": colour(shown[0][0])},
+        )  # fmt: skip
 
 
 def cell_figures(cell: Checked) -> dict[str, go.Figure]:
@@ -205,7 +208,9 @@ def shapes(cell: Checked) -> go.Figure | None:
     if not counts:
         return None
     figure = go.Figure(
-        layout=style(f"Tree shapes · {cell.record.place}", "(num_steps, topk, num_draft_tokens)", "verify steps")
+        layout=style(
+            f"Tree shapes<br><sub>{cell.record.place}</sub>", "(num_steps, topk, num_draft_tokens)", "verify steps"
+        )
     )
     figure.add_bar(x=["({},{},{})".format(*shape) for shape in counts], y=list(counts.values()), marker_color="#0072B2")
     return figure
@@ -215,7 +220,9 @@ def trace_figures(cell: Checked, n_items: int = 3) -> dict[str, go.Figure]:
     """From the trace: depth of the shapes chosen over the steps of the first items, and the histogram of DCS."""
     if not cell.record.cell["trace"]:
         return {}
-    over_time = go.Figure(layout=style(f"Shapes over time · {cell.record.place}", "verify step", "num_steps"))
+    over_time = go.Figure(
+        layout=style(f"Shapes over time<br><sub>{cell.record.place}</sub>", "verify step", "num_steps")
+    )
     scores: list[float] = []
     for place, line in enumerate(cell.record.generations()):
         steps = line["trace"] or []
@@ -226,7 +233,9 @@ def trace_figures(cell: Checked, n_items: int = 3) -> dict[str, go.Figure]:
             )
     if not scores:
         return {}
-    histogram = go.Figure(layout=style(f"Draft confidence score · {cell.record.place}", "DCS", "share of steps"))
+    histogram = go.Figure(
+        layout=style(f"Draft confidence score<br><sub>{cell.record.place}</sub>", "DCS", "share of steps")
+    )
     histogram.add_histogram(
         x=scores, xbins={"start": 0, "end": 1.0001, "size": 0.05}, histnorm="probability", marker_color="#E69F00"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def tokenizer_of(record: Record, folder: Path | None) -> Any:
         return load_tokenizer(folder)
     for start in record.provenance.get("server_starts") or []:
         command = shlex.split(start.get("command") or "")
-        for flag, value in zip(command, command[1:], strict=False):
+        for flag, value in pairwise(command):
             if flag == "--model-path" and (found := load_tokenizer(Path(value))):
                 return found
     return None
@@ -51,7 +52,9 @@ def inspect_arm(study: Study, arm: Arm, per_cell: int, tokenizer: Any) -> dict[s
     """Choose an arm's items (flipped grades first, then most promotions) and cut their texts at promotions."""
     cell = arm.cells[0]
     bases = {name: study.reference(arm, name) for name in ("vanilla", "eagle3")}
-    judge, vanilla = (None if isinstance(base, Missing) else base.cells[0] for base in (bases["eagle3"], bases["vanilla"]))
+    judge, vanilla = (
+        None if isinstance(base, Missing) else base.cells[0] for base in (bases["eagle3"], bases["vanilla"])
+    )
     judge = judge or vanilla
     flipped = flips(cell, judge)
     promotions = cell.frame["promotions"].fillna(0)
@@ -102,7 +105,9 @@ def parts(line: dict[str, Any], tokenizer: Any) -> list[Any]:
 
 def token_part(tokenizer: Any, one: dict[str, Any]) -> dict[str, Any]:
     """One promoted token, what the target would have chosen, and the margin (null for the window rule)."""
-    text, target = (decode(tokenizer, [one[name]]) if tokenizer else f"token {one[name]}" for name in ("token", "target_token"))
+    text, target = (
+        decode(tokenizer, [one[name]]) if tokenizer else f"token {one[name]}" for name in ("token", "target_token")
+    )
     return {"text": text, "target": target, "margin": one["margin"]}
 
 

@@ -57,12 +57,7 @@ def does_nothing(statement: ast.stmt) -> bool:
 
 def item_row(line: Line) -> dict[str, Any]:
     """Reduce one generation to numbers."""
-    ids, histogram, totals, trace = (
-        line["output_ids"],
-        line["accept_histogram"],
-        line["adaptivespec"] or {},
-        line["trace"],
-    )
+    ids, totals, trace = line["output_ids"], line["adaptivespec"] or {}, line["trace"]
     return {
         "item": line["item"],
         "index": line["index"],
@@ -79,14 +74,14 @@ def item_row(line: Line) -> dict[str, Any]:
         "server": line["server"],
         "gpu_clock_mhz": (line.get("machine") or {}).get("gpu_clock_mhz"),
         "verify_steps": line["verify_steps"],
-        "histogram": histogram,
+        "histogram": line["accept_histogram"],
         "steps": totals.get("steps"),
         "committed": totals.get("committed"),
         "accepted": totals.get("accepted"),
         "promotions": totals.get("promotions"),
         "rule": totals.get("rule"),
         "steps_per_shape": totals.get("steps_per_shape"),
-        "trace_steps": None if trace is None else len(trace),
+        "trace_steps": line.get("trace_steps") if trace is None else len(trace),
     }
 
 
@@ -146,10 +141,10 @@ def parse_shape(text: str) -> Shape:
 
 def pooled_shapes(frame: pd.DataFrame) -> dict[Shape, int]:
     """Verify steps per tree shape, all items together; empty where the plugin does not serve."""
-    total: Counter[Shape] = Counter()
+    total: Counter[str] = Counter()
     for shapes in frame["steps_per_shape"].dropna():
-        total.update({parse_shape(text): count for text, count in shapes.items()})
-    return dict(sorted(total.items()))
+        total.update(shapes)
+    return dict(sorted((parse_shape(text), count) for text, count in total.items()))
 
 
 def drafted_tokens(steps_per_shape: Mapping[Shape, int]) -> int:

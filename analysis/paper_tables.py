@@ -5,7 +5,7 @@ python -m analysis.tables table1 --results results/runs --paper
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from analysis import published, stats
 from analysis.arms import Arm, Figure, Missing, Study
@@ -15,6 +15,8 @@ from analysis.published import Point, lint
 from analysis.stats import Estimate
 from analysis.verdict import verdict
 
+Keys = Mapping[str, str | float | None]
+Source = tuple[str, Keys]
 NOT_MEASURED = Missing("not measured")
 STRICT = Entry(NOT_MEASURED, fixed="-")
 DIVISORS = (0.2, 0.3, 0.4, 0.5)
@@ -41,7 +43,7 @@ def table1(study: Study, model: str | None) -> Table:
 
 def add_cell(
     table: Table, study: Study, block: Block, arm: Arm | None, row: tuple[str, ...], benchmark: str,
-    source: tuple[str, dict[str, str | float | None]] | None, strict: bool, with_recovery: bool = True,
+    source: Source | None, strict: bool, with_recovery: bool = True,
 ) -> None:  # fmt: skip
     """Add speedup, tau and recovery of one arm; `source` says where the paper has them."""
     group = published.BENCHMARKS.get(benchmark, benchmark)
@@ -58,7 +60,7 @@ def add_cell(
         table.add(row, (group, "recovery"), entry(figure, "recovery", block, source))
 
 
-def entry(figure: Figure, metric: str, block: Block, source: tuple[str, dict[str, str | float | None]] | None) -> Entry:
+def entry(figure: Figure, metric: str, block: Block, source: Source | None) -> Entry:
     """Put the paper's figure beside ours, where it may stand there."""
     paper = published.lookup(source[0], metric, **source[1]) if source and block.in_paper else None
     return Entry(figure) if paper is None else Entry(figure, paper, verdict(figure, paper, metric, block))
@@ -81,7 +83,7 @@ def add_paper_grader(table: Table, study: Study, block: Block, benchmarks: list[
             arm = block.find(method, benchmark, published.kappa(method, block.model, benchmark))
             if arm is None or arm.accuracy("paper_correct") is None:
                 continue
-            keys: dict[str, str | float | None] = {"model": block.model, "method": method, "benchmark": benchmark}
+            keys = {"model": block.model, "method": method, "benchmark": benchmark}
             figure = study.recovery(arm, "paper_correct")
             row = (block.label, f"{published.METHODS[method]}, paper's grader")
             column = (published.BENCHMARKS.get(benchmark, benchmark), "recovery")
@@ -182,7 +184,7 @@ def table3(study: Study, model: str | None) -> Table:
     for block in chosen:
         for d in DIVISORS:
             for benchmark in columns(chosen):
-                keys: dict[str, str | float | None] = {"model": block.model, "d": d, "benchmark": benchmark}
+                keys: Keys = {"model": block.model, "d": d, "benchmark": benchmark}
                 arm = block.find("dynamic", benchmark, d=d)
                 add_cell(
                     table,
@@ -206,7 +208,7 @@ def table4(study: Study, model: str | None) -> Table:
         for block in chosen:
             for kappa in kappas:
                 for benchmark in columns(chosen):
-                    keys: dict[str, str | float | None] = {
+                    keys: Keys = {
                         "method": method,
                         "model": block.model,
                         "kappa": kappa,
@@ -234,7 +236,7 @@ def table5(study: Study, model: str | None) -> Table:
         for benchmark in columns(chosen):
             arm = block.find("eagle3", benchmark)
             group = published.BENCHMARKS.get(benchmark, benchmark)
-            keys: dict[str, str | float | None] = {"model": block.model, "benchmark": benchmark}
+            keys = {"model": block.model, "benchmark": benchmark}
             table.add(
                 (block.label,), (group, "tau"), entry(arm.tau if arm else NOT_MEASURED, "tau", block, ("table5", keys))
             )

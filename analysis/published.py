@@ -45,7 +45,7 @@ OUT_OF_LINE = 0.10
 @cache
 def rows(table: str) -> tuple[Mapping[str, str], ...]:
     """Return the rows of `table1` to `table8` as texts."""
-    with (files("analysis") / "paper" / f"{table}.csv").open(encoding="utf-8", newline="") as stream:
+    with (files("analysis") / "paper" / f"{table}.csv").open(encoding="utf-8") as stream:
         return tuple(csv.DictReader(stream))
 
 

@@ -1,6 +1,6 @@
 """Writes one self-contained HTML page: tables, pictures, flags, provenance and the promotion inspector. Opens from disk, offline.
 
-    python -m analysis.report --results results/runs --out results/report/index.html
+python -m analysis.report --results results/runs --out results/report/index.html
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def embed(value: Any) -> Markup:
 def all_figures(study: Study) -> dict[str, Any]:
     """Figures over cells, then those of single traced cells."""
     figures = study_figures(study)
-    traced = [arm for arm in sorted(study.arms, key=order) if arm.record.cell["trace"] and arm.record.tree.get("policy") != "static"]
+    traced = [
+        arm
+        for arm in sorted(study.arms, key=order)
+        if arm.record.cell["trace"] and arm.record.tree.get("policy") != "static"
+    ]
     for arm in traced[:TRACED_CELLS]:
         made = cell_figures(arm.cells[0])
         figures.update({f"{name} {arm.record.cell_id}": figure for name, figure in made.items() if name != "depth"})
@@ -78,7 +82,11 @@ def accuracy(study: Study) -> Grid:
     header = (
         "method", "model", "benchmark", "accuracy %", "paper's grader %", "McNemar p", "tau (engine)", "tokens/step (exact)", "step cost",
     )  # fmt: skip
-    return Grid("Accuracy by both graders, and what a step costs", header, tuple(detail(study, arm) for arm in sorted(study.arms, key=order)))
+    return Grid(
+        "Accuracy by both graders, and what a step costs",
+        header,
+        tuple(detail(study, arm) for arm in sorted(study.arms, key=order)),
+    )
 
 
 def detail(study: Study, arm: Arm) -> tuple[str, ...]:
@@ -87,7 +95,10 @@ def detail(study: Study, arm: Arm) -> tuple[str, ...]:
     tau, speedup = arm.tau, study.speedup(arm)
     values = ["-" if share is None else f"{100 * share:.1f}" for share in shares]
     cost = "-" if isinstance(tau, Missing) or isinstance(speedup, Missing) else f"{tau.value / speedup.value:.2f}"
-    taus = ["-" if isinstance(tau, Missing) else f"{tau.value:.3f}", "-" if arm.committed_per_step is None else f"{arm.committed_per_step:.3f}"]
+    taus = [
+        "-" if isinstance(tau, Missing) else f"{tau.value:.3f}",
+        "-" if arm.committed_per_step is None else f"{arm.committed_per_step:.3f}",
+    ]
     record = arm.record
     return (record.label, record.model, record.benchmark, *values, mcnemar(study, arm), *taus, cost)
 
@@ -112,14 +123,18 @@ def provenance(study: Study) -> Grid:
             where = ", ".join(machine["gpu"]) or f"{machine['cpu']} ({machine['cores']} cores)"
             code = f"{str(origin['git_sha'])[:10]}{' (changed)' if origin['git_dirty'] else ''}"
             packages = ", ".join(f"{name} {origin['packages'].get(name, '?')}" for name in ("sglang", "torch"))
-            rows.append((record.cell_id, code, where, packages, str(origin["created_at"])[:19], str(len(record.faults))))
+            rows.append(
+                (record.cell_id, code, where, packages, str(origin["created_at"])[:19], str(len(record.faults)))
+            )
     return Grid("Provenance", ("cell", "code", "machine", "packages", "begun", "faults"), tuple(rows))
 
 
 def write(study: Study, out: Path, per_cell: int = ITEMS_PER_CELL, tokenizer: Path | None = None) -> None:
     """Render the page and put it in place whole."""
     loader = jinja2.PackageLoader("analysis", "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     page = environment.get_template("report.html").render(context(study, per_cell, tokenizer))
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_suffix(".tmp")
@@ -133,7 +148,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results/runs"), metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/report/index.html"), metavar="FILE")
     parser.add_argument("--items", type=int, default=ITEMS_PER_CELL, help="items per cell in the promotion inspector")
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the target's tokenizer.json, where the recorded one is gone")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="DIR",
+        help="folder of the target's tokenizer.json, where the recorded one is gone",
+    )
     arguments = parser.parse_args(argv)
     try:
         study = Study.load(arguments.results)
@@ -141,7 +161,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     write(study, arguments.out, arguments.items, arguments.tokenizer)
-    print(f"{arguments.out}: {sum(len(arm.cells) for arm in study.arms)} cells, {arguments.out.stat().st_size / 1e6:.1f} MB")
+    print(
+        f"{arguments.out}: {sum(len(arm.cells) for arm in study.arms)} cells, {arguments.out.stat().st_size / 1e6:.1f} MB"
+    )
     return 0
 
 

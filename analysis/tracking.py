@@ -77,7 +77,8 @@ def log_cell(wandb: ModuleType, study: Study, arm: Arm, cell: Checked, mode: str
     record = cell.record
     run = wandb.init(
         id=record.cell_id, name=record.place, project=project, group=group_of(arm), tags=[record.method, record.model, record.benchmark],
-        mode=mode, dir=str(study.results_dir), resume="allow" if mode == "online" else None, reinit="finish_previous", settings=wandb.Settings(silent=True, console="off"),
+        mode=mode, dir=str(study.results_dir), resume="allow" if mode == "online" else None,
+        reinit="finish_previous", settings=wandb.Settings(silent=True, console="off"),
         config={"cell": record.cell, "provenance": record.provenance, "flags": [flag.code for flag in cell.flags]},
     )  # fmt: skip
     frame = cell.frame.reset_index()[list(COLUMNS)]
