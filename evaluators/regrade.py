@@ -102,7 +102,8 @@ def _answers(record: Line, generations: Sequence[Line], paths: Mapping[str, str]
 
 
 def _answer(benchmark: str, line: Line, problem: Problem) -> Answer:
-    return Answer(benchmark, line["item"], problem.gold, line["text"], line["finish_reason"], problem.extra)
+    extra = {**problem.extra, "in_thought": line.get("in_thought", False)}
+    return Answer(benchmark, line["item"], problem.gold, line["text"], line["finish_reason"], extra)
 
 
 def _lines(path: Path) -> list[Line]:

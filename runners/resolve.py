@@ -34,6 +34,11 @@ class Prompt:
         """Of the prompt as sent."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def in_thought(self) -> bool:
+        """Whether the prompt ends inside an open reasoning block, so that the output begins in it."""
+        return self.text.rstrip().endswith("<think>")
+
 
 @dataclass(frozen=True)
 class Ready:
