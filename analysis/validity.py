@@ -20,7 +20,7 @@ TRUNCATED_ABOVE = 0.01
 NO_ACCEPTANCE_BELOW = 1.005
 ENOUGH_STEPS = 100
 LENIENT_KAPPA = 0.3
-COLD_BELOW = 0.7
+COLD_BELOW = 0.6
 ENDS_ALIKE = 0.9
 TOLERANCE = 1e-6
 
@@ -134,10 +134,10 @@ def counters(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
 def overlapping(frame: pd.DataFrame) -> int:
     """How many requests began, on one server, before the one before had ended (with 50 ms grace: clocks are rounded)."""
     begins = pd.to_datetime(frame["started_at"], utc=True, format="ISO8601")
-    timed = pd.DataFrame(
-        {"server": frame["server"], "begin": begins, "end": begins + pd.to_timedelta(frame["latency_s"], unit="s")}
-    )
-    last_end = timed.sort_values("begin").groupby("server")["end"].shift()
+    ends = begins + pd.to_timedelta(frame["latency_s"], unit="s")
+    # By time, not by item: a request that failed once is answered after its successors.
+    timed = pd.DataFrame({"server": frame["server"], "begin": begins, "end": ends}).sort_values("begin", kind="stable")
+    last_end = timed.groupby("server")["end"].shift()
     return int((timed["begin"] < last_end - pd.Timedelta(milliseconds=50)).sum())
 
 
@@ -174,6 +174,8 @@ def method_active(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
         yield Flag(
             "PLUGIN_OFF", f"{int(frame['steps'].isna().sum())}/{len(frame)} outputs were not served by the plugin", True
         )
+    if record.cell["trace"] and (lost := int(frame["trace_steps"].isna().sum())):
+        yield Flag("TRACE_MISSING", f"{lost}/{len(frame)} outputs have no trace though trace=true", False)
     served = set(frame["rule"].dropna())
     if served - {record.rule}:
         yield Flag("RULE", f"asked for {record.rule}, served with {sorted(served)}", True)

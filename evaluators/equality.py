@@ -5,6 +5,7 @@ Numbers are compared to fifty digits beyond their size, never with a tolerance: 
     python -m evaluators.grade answers.jsonl
 """
 
+import logging
 import random
 from fractions import Fraction
 from typing import Any
@@ -15,6 +16,9 @@ import sympy
 
 from evaluators.values import Based, Equation, Formula, Items, Matrix, Opaque, Ratio, Span, Union, Value, Words
 
+# It warns that its own alarm is off; the worker process is killed from outside instead.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
 DIGITS, MAX_DIGITS = 60, 6000
 SAMPLES = 12
 
@@ -22,8 +26,8 @@ SAMPLES = 12
 def equal(gold: Value, answer: Value) -> bool:
     """Whether a reader who knows the gold answer would accept the other as the same."""
     answer = _unwrap(gold, answer)
-    if isinstance(gold, Formula) and isinstance(answer, Items) and answer.kind == "set" and len(answer.items) == 1:
-        answer = answer.items[0]
+    if isinstance(gold, Formula) and isinstance(answer, Items) and answer.kind != "tuple":
+        return all(equal(gold, item) for item in answer.items)  # the same value in two notations, or a set of one
     match gold, answer:
         case Formula(), Formula():
             return _units_agree(gold, answer) and _same(gold, answer)
@@ -52,6 +56,8 @@ def equal(gold: Value, answer: Value) -> bool:
             return not answer.unit and answer.value == Fraction(gold.digits) if gold.digits.isdigit() else False
         case Formula(), Based():
             return answer.base == 10 and gold.value == Fraction(answer.digits)
+        case Formula(value=sympy.Symbol() as symbol), Words():
+            return str(symbol.name).lower() == answer.words
         case Words(), Words():
             return gold.words == answer.words
         case Opaque(), Opaque():

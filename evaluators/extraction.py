@@ -15,6 +15,7 @@ CALCULATION = re.compile(r"<<[^<>]*>>")
 HASH_ANSWER = re.compile(
     r"^[^\w\s]*\s*[-+−]?[^\w\s]*\s*\d[^a-zA-Z]*(?:\s*(?!step)[a-zA-Z%/.*]+){0,3}[\s.*]*$", re.IGNORECASE
 )
+LEADING_NUMBER = re.compile(r"[^\w\s]*\s*[-+−]?[^\w\s]*\d")
 # Boxes that are joined like this are one answer: "$\boxed{1}$ and $\boxed{-2}$", "x = \boxed{1}, x = \boxed{2}".
 JOINT = re.compile(
     r"[\s$.]*(?:\\[)\]])?[\s$]*(?:,|;|&|and|or|,\s*and|,\s*or|\\text\{\s*(?:and|or)\s*\}|和|或|y|et|und|oder|o|ou)"
@@ -41,6 +42,8 @@ NUMBER = re.compile(
     rf"(?:(?<=[\s(\[{{=:$€£¥₹*~≈])|^)[-+−–](?=[$€£¥₹\d.])\s?[$€£¥₹]?\s?{GROUPED}?(?:\.\d+)?"
     rf"|[$€£¥₹]?{GROUPED}(?:\.\d+)?(?:\s?/\s?\d+)?|(?<![\d\w])\.\d+"
 )
+# A number that has its line to itself, as an answer has that stands before its explanation.
+ALONE = re.compile(r"\W*\d[\d,.]*\W*(?:[^\W\d_]+\W*){0,2}")
 MAX_MARK_LINES, MAX_MARK_CHARS = 3, 400
 
 
@@ -126,7 +129,8 @@ def _hashes(text: str) -> Iterator[tuple[int, str]]:
     for match in HASH.finditer(text):
         rest = CALCULATION.sub("", match["rest"]).strip()
         rest = re.sub(r"^(?:(?:the )?(?:final )?answer(?: is)?)\s*[:=]?\s*", "", rest, flags=re.IGNORECASE)
-        if HASH_ANSWER.match(rest) and not re.match(r"\d+[.):]\s+\S", rest):
+        last = not text[match.end() :].strip()
+        if (HASH_ANSWER.match(rest) or (last and LEADING_NUMBER.match(rest))) and not re.match(r"\d+[.):]\s+\S", rest):
             yield match.start(), rest
 
 
@@ -138,8 +142,12 @@ def _marked(text: str, numeric: bool) -> Found | None:
             continue
         rest = text[match.end() :].strip()
         lines = [line for line in rest.split("\n") if line.strip()]
-        if not lines or len(lines) > MAX_MARK_LINES or len(rest) > MAX_MARK_CHARS:
+        if not lines:
             continue
+        if len(lines) > MAX_MARK_LINES or len(rest) > MAX_MARK_CHARS:
+            if not ALONE.fullmatch(lines[0]):
+                continue  # a heading above the working, or a word in passing
+            rest = lines[0]
         if found := (_number_in(rest) if numeric else _formula_in(rest)):
             return Found(found, "marker")
     return None
@@ -151,6 +159,7 @@ def _number_in(text: str) -> str | None:
     sentence = re.sub(r"(?<=\d)(?:\\[;,! ]|,\\!|\{,\})(?=\d{3})", ",", sentence)
     sentence = re.sub(r"\\[;,! ]", " ", sentence)
     sentence = re.sub(r"[{}\\*]", "", sentence)
+    sentence = re.sub(r"\b(?:negative|minus)\s+(?=[$\d])", "-", sentence, flags=re.IGNORECASE)
     if "=" in sentence:
         sentence = sentence.rpartition("=")[2]
     numbers = [match[0] for match in NUMBER.finditer(CALCULATION.sub("", sentence)) if re.search(r"\d", match[0])]

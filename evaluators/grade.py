@@ -1,7 +1,7 @@
 """Grade a file of answers: lines {benchmark, id, gold, output} in, one line {id, correct, extracted, reason} out each.
 
 `gold` is the right answer, for humaneval the task's id. `finish_reason` and `extra` (the problem's) may be given too.
-Exit code 0 whatever the verdicts are, 2 where the file cannot be read or code cannot be confined.
+Exit code 0 whatever the verdicts are, 1 where the file cannot be read or code cannot be confined.
 
     python -m evaluators.grade answers.jsonl
 """

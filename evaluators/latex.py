@@ -26,6 +26,8 @@ TEXT_COMMANDS = "text|mbox|hbox|textrm|textbf|textit|textsf|textup|textnormal|ma
 SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
+        (rf"\\(?:{TEXT_COMMANDS})\s*\{{\s*([ie])\s*\}}", r"\1"),
+        (rf"\\(?:{TEXT_COMMANDS})\s*\{{\s*(?:-|negative|minus)\s*\}}|\b(?:negative|minus)\s+(?=\d)", "-"),
         (rf"\\(?:{TEXT_COMMANDS})\s*\*?\s*(?=\{{)", r"\\text"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathcal|bf|it|rm)(?![A-Za-z])\s*", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])\s*", ""),
@@ -49,9 +51,10 @@ SPELLINGS = [
         (r"\\(?:lbrack)(?![A-Za-z])", "["),
         (r"\\(?:rbrack)(?![A-Za-z])", "]"),
         (r"\\[lr]vert(?![A-Za-z])|\\mid(?![A-Za-z])|\\vert(?![A-Za-z])", "|"),
-        (r"\\(?:degree|degrees)(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])", r"^\\circ "),
+        (r"\\(?:degree|degrees)(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\^\s*\{?\s*o\s*\}?(?![A-Za-z])", r"^\\circ "),
         (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
         (r"\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*\}", r"\\text{\1/\2}"),
+        (r"\\log\s*_\s*\{?\s*e\s*\}?(?![A-Za-z])", r"\\ln "),
         (r"\\lg(?![A-Za-z])", r"\\log_{10} "),
         (r"\\(?:arc|a)(sin|cos|tan)(?![A-Za-z])", r"\\arc\1"),
         (r"\*\*", "^"),

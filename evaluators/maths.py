@@ -58,6 +58,6 @@ def _same_words(expected: Words, found: Found) -> bool:
     if plain_words(tidy(found.text)).rstrip("s") == expected.words.rstrip("s"):
         return True
     if len(expected.words) == 1:  # a choice, perhaps with its text behind it
-        return bool(re.match(rf"\W*(?:\\text\{{)?\W*{expected.words}\s*[).:]", found.text.lower()))
+        return bool(re.match(rf"\W*(?:text\{{)?\W*{expected.words}\s*(?:[).:]|[\W]*$)", tidy(found.text).lower()))
     said = re.sub(r"\\text|[{}.*$]", " ", found.text.lower()).strip()
     return bool(re.search(rf"\b(?:is|are|was|be)\s+(?:(?:the|an?)\s+)?{re.escape(expected.words)}$", said))

@@ -38,7 +38,7 @@ BASED = re.compile(
 )
 CLOCK = re.compile(r"(?P<hour>\d{1,2})\s*:\s*(?P<minute>\d{2})\s*(?P<half>[AaPp]\.?\s*[Mm]\.?)?\s*")
 MATRIX = re.compile(
-    r"(?P<factor>[^(\[]*?)[(\[]?\s*\\begin\{(?P<kind>[pbBvV]?matrix|array)\}(?:\{[^{}]*\})?"
+    r"(?P<factor>[^(\[=]*?)[(\[]?\s*\\begin\{(?P<kind>[pbBvV]?matrix|array)\}(?:\{[^{}]*\})?"
     r"(?P<body>.*)\\end\{(?P=kind)\}\s*[)\]]?",
     re.DOTALL,
 )
@@ -119,6 +119,8 @@ def _words(text: str) -> Value | None:
 
 
 def _opaque(text: str) -> Value | None:
+    if re.fullmatch(r"\\mathbb\s*\{?\s*R\s*\}?", text):
+        return Span(Formula(-sympy.oo), Formula(sympy.oo), False, False)
     if r"\ldots" in text or r"\setminus" in text or r"\mathbb" in text or r"\emptyset" in text:
         return Opaque(re.sub(r"\s+", "", text))
     return None
@@ -266,6 +268,8 @@ def _plus_minus(text: str) -> Value | None:
 
 
 def _formula(text: str) -> Formula:
+    while has_outer(text, "{", "}"):
+        text = text[1:-1].strip()
     bare, unit, scale = split_unit(text)
     bare = bare.replace(r"^\circ", r"\cdot\frac{\pi}{180}")
     exact = number(bare)
@@ -281,6 +285,7 @@ def _formula(text: str) -> Formula:
         raise NotMathsError("not a formula") from error
     if not isinstance(expression, sympy.Expr):
         raise NotMathsError("not a formula")
+    expression = expression.replace(sympy.UnevaluatedExpr, lambda inner: inner)
     imaginary = {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
     expression = expression.xreplace(imaginary) if imaginary else expression
     return Formula(expression * sympy.Rational(scale) if scale != 1 else expression, unit)

@@ -45,7 +45,7 @@ WORD = r"[^\W\d_][^\W\d_.'/-]*"
 POWER = r"\s*(?:\^\s*\{?(?P<power>[23])\}?)?\s*$"
 TEXT_UNIT = re.compile(r"\s*\\text\{(?P<words>[^{}]*)\}" + POWER)
 PLAIN_UNIT = re.compile(
-    rf"(?P<bare>.*[\d)}}])(?P<space>\s*)(?P<words>{WORD}(?:[ /]+{WORD}){{0,4}}\.?|\\?\$|[¢元円원€£₽₹])" + POWER
+    rf"(?P<bare>.*[\d)}}])(?P<space>\s*/?\s*)(?P<words>{WORD}(?:[ /]+{WORD}){{0,4}}\.?|\\?\$|[¢元円원€£₽₹])" + POWER
 )
 NO_UNIT = re.compile(r"\b(?:and|or|pi|sin|cos|tan|ln|log)\b")
 
@@ -59,13 +59,13 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
     for pattern, name in ((PERCENT, "percent"), (DEGREES, "degree")):
         if (match := pattern.search(text)) and match.start() > 0 and not TRIGONOMETRY.search(text):
             return text[: match.start()].strip(), name, scale
-    if (match := TEXT_UNIT.search(text)) and match.start() > 0:
+    if (match := TEXT_UNIT.search(text)) and match.start() > 0 and not NO_UNIT.search(match["words"]):
         text, words, power = text[: match.start()].strip(), match["words"], match["power"]
     elif (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match["bare"], match["words"], match["space"]):
         text, words, power = match["bare"].strip(), match["words"], match["power"]
     else:
         return text, unit, scale
-    words = words.strip(" .")
+    text, words = text.removesuffix("/").strip(), words.strip(" .")
     first, _, others = words.partition(" ")
     if first.lower() in SCALES:
         scale, words = Fraction(SCALES[first.lower()]), others

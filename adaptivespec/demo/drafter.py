@@ -5,7 +5,7 @@ Parameters carry SGLang's names (`LlamaForCausalLMEagle3`), so that a state dict
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +160,3 @@ def save_drafter(drafter: Drafter, target_config: Any, folder: Path, dtype: torc
     }
     config.pop("_name_or_path", None)
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def describe(shape: Shape) -> dict[str, Any]:
-    """The sizes as plain values, for the log."""
-    return asdict(shape)

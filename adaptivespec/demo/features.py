@@ -60,7 +60,7 @@ def load_or_compute(target: Any, shard: Sequence[Generation], cache: Path) -> li
     if not cache.exists():
         features, final = compute(target, shard)
         cache.parent.mkdir(parents=True, exist_ok=True)
-        partial = cache.with_suffix(".partial")
+        partial = cache.with_suffix(f".{os.getpid()}")  # two processes may compute the same shard
         save_file({"features": features, "final": final}, partial)
         os.replace(partial, cache)
     stored = load_file(cache)

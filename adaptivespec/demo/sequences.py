@@ -83,7 +83,8 @@ def loop_start(tokens: Sequence[int]) -> int:
 
 def split_held_out(generations: Iterable[Generation], every: int) -> tuple[list[Generation], list[Generation]]:
     """(training, held out): one prompt in `every`, chosen by the prompt's own hash, whatever else the file holds."""
-    train, held_out = [], []
+    train: list[Generation] = []
+    held_out: list[Generation] = []
     for generation in generations:
         digest = hashlib.sha256(repr(generation.prompt_ids).encode()).digest()
         (held_out if int.from_bytes(digest[:4], "big") % every == 0 else train).append(generation)

@@ -6,14 +6,13 @@ A round trains on one new shard of the file and on `replay` earlier ones; what a
 round's start, so that the result is that of an uninterrupted run. docs/training.md tells the whole way.
 """
 
-import argparse
+import hashlib
 import json
 import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from importlib import resources
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,38 +23,9 @@ from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, s
 from adaptivespec.demo.evaluate import evaluate
 from adaptivespec.demo.features import Featured, load_or_compute, load_target, rope_table
 from adaptivespec.demo.sequences import Generation, TrainingDataError, drop_near, read_generations, split_held_out
+from adaptivespec.demo.settings import Settings, parse
+from adaptivespec.demo.shards import excluded_questions, make_batches, make_shards
 from adaptivespec.demo.unroll import Frozen, distillation_loss, pack
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything that shapes a run; kept beside its checkpoints."""
-
-    generations: str
-    target: str
-    out: str
-    init: str | None = None
-    """A head to start from, with its draft vocabulary; none starts from the target's last layer."""
-    exclude: tuple[str, ...] = ()
-    """JSON Lines with a `question` each: prompts equal or near to one are left out, besides the packaged problems'."""
-    tokens: int = 1_000_000
-    """Unique output tokens to train on; may be changed when a run resumes."""
-    draft_vocab: int = 4096
-    depths: int = 5
-    decay: float = 0.8
-    """Weight of depth i + 1 over that of depth i."""
-    lr: float = 8e-4
-    warmup_rounds: int = 1
-    cooldown: float = 0.3
-    """Share of the rounds, at the end, over which the rate falls linearly; before, it is constant."""
-    shard_tokens: int = 8192
-    batch_tokens: int = 800
-    replay: int = 1
-    held_out_every: int = 50
-    held_out_limit: int = 64
-    evaluate_every: int = 4
-    device: str = "cpu"
-    seed: int = 0
 
 
 class Run:
@@ -69,11 +39,13 @@ class Run:
         train, held_out = split_held_out(self._generations(), settings.held_out_every)
         self.shards = make_shards(train, settings.shard_tokens, settings.tokens)
         self.held_out = held_out[: settings.held_out_limit]
+        self.data = hashlib.sha256(repr((train, self.held_out)).encode()).hexdigest()
         torch.manual_seed(settings.seed)
         self.drafter = self._first_drafter(train).to(self.device)
         self.optimizer = make_optimizer(self.drafter)
         self.frozen = self._borrow()
-        self.round = self.seconds = 0
+        self.round = 0
+        self.seconds = 0.0
         self._resume()
 
     def _generations(self) -> list[Generation]:
@@ -104,14 +76,12 @@ class Run:
         return self.out / "checkpoint.pt"
 
     def _resume(self) -> None:
-        identity = {
-            k: v for k, v in asdict(self.settings).items() if k not in ("tokens", "out", "device", "evaluate_every")
-        }
+        identity = self._identity()
         if not self.checkpoint.exists():
             self._save()
             return
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        changed = {k for k, v in identity.items() if list_or(state["settings"][k]) != list_or(v)}
+        changed = {k for k, v in identity.items() if state["identity"].get(k) != v}
         if changed:
             raise TrainingDataError(
                 f"{self.out} holds a run with other settings ({', '.join(sorted(changed))}): "
@@ -121,10 +91,15 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.round, self.seconds = state["round"], state["seconds"]
 
+    def _identity(self) -> dict[str, Any]:
+        """What must not change when a run resumes; paths may, their content may not."""
+        free = ("tokens", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
+        return {"data": self.data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
+
     def _save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "settings": asdict(self.settings),
+            "identity": self._identity(),
             "drafter": self.drafter.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "round": self.round,
@@ -198,50 +173,6 @@ class Run:
         save_drafter(self.drafter, self.target.config, folder)
 
 
-def list_or(value: object) -> object:
-    """Tuples as lists: a checkpoint does not tell them apart."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def excluded_questions(files: Sequence[str]) -> list[str]:
-    """The packaged problems' questions and those of `files`."""
-    packaged = resources.files("adaptivespec.demo")
-    texts = [packaged.joinpath(name).read_text(encoding="utf-8") for name in ("problems.jsonl", "problems_dev.jsonl")]
-    texts += [Path(file).read_text(encoding="utf-8") for file in files]
-    return [json.loads(line)["question"] for text in texts for line in text.splitlines() if line.strip()]
-
-
-def make_shards(generations: Sequence[Generation], shard_tokens: int, tokens: int) -> list[list[Generation]]:
-    """Cut the file, in order, into shards of about `shard_tokens` output tokens, until `tokens` are reached."""
-    shards: list[list[Generation]] = []
-    size, total = shard_tokens, 0
-    for generation in generations:
-        if size >= shard_tokens:
-            if total >= tokens:
-                break
-            shards.append([])
-            size = 0
-        shards[-1].append(generation)
-        size += len(generation.output_ids)
-        total += len(generation.output_ids)
-    return shards
-
-
-def make_batches(sequences: Sequence[Featured], batch_tokens: int, chance: random.Random) -> list[list[Featured]]:
-    """Batches of about `batch_tokens` trained positions and like lengths, in random order."""
-    ordered = sorted(sequences, key=lambda s: (len(s.ids) // 32, chance.random()))
-    batches: list[list[Featured]] = [[]]
-    size = 0
-    for sequence in ordered:
-        if size >= batch_tokens:
-            batches.append([])
-            size = 0
-        batches[-1].append(sequence)
-        size += sequence.trained
-    chance.shuffle(batches)
-    return batches
-
-
 def frequent_tokens(train: Sequence[Generation], target: Any, count: int) -> Tensor:
     """[count]: the outputs' most frequent tokens, ascending."""
     counts = torch.zeros(target.config.vocab_size, dtype=torch.long)
@@ -267,25 +198,9 @@ def learning_rate(settings: Settings, round_index: int, rounds: int) -> float:
     return settings.lr * min(1.0, warmup, cooldown)
 
 
-def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """Settings from the command line; every field is an option."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for setting in fields(Settings):
-        flag = "--" + setting.name.replace("_", "-")
-        if setting.name in ("generations", "target", "out"):
-            parser.add_argument(flag, required=True)
-        elif setting.name == "exclude":
-            parser.add_argument(flag, nargs="*", default=())
-        else:
-            kind = str if setting.name == "init" else type(setting.default)
-            parser.add_argument(flag, type=kind, default=setting.default)  # type: ignore[arg-type]
-    values = vars(parser.parse_args(arguments))
-    return Settings(**{**values, "exclude": tuple(values["exclude"])})
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train and export to OUT/drafter; the log is OUT/log.jsonl."""
-    settings = parse(arguments)
+    settings = parse(__doc__, arguments)
     try:
         run = Run(settings)
     except TrainingDataError as error:

@@ -1,11 +1,15 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
 
 from runners.cell import Cell
+from runners.cli import plain_config, resolve_engine
 from runners.plan import make_plan
 
 CellOf = Callable[..., Cell]
@@ -71,38 +75,49 @@ def test_repeats_rotate_so_that_drift_favours_no_arm(cell_of: CellOf) -> None:
     assert len({cell.key for cell in plan.cells}) == 9
 
 
-def sweep_cells(cell_of: CellOf, name: str) -> list[Cell]:
+def jobs_of(name: str) -> list[list[str]]:
     """Expand conf/sweep/NAME.yaml with Hydra's own sweeper."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from omegaconf import OmegaConf
+    config = compose("config", [f"+sweep={name}"], return_hydra_config=True)
+    params = OmegaConf.to_container(config.hydra.sweeper.params)
+    assert isinstance(params, dict)
+    parser = OverridesParser.create(ConfigLoaderImpl(create_config_search_path("pkg://conf")))
+    overrides = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+    batches: list[list[str]] = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+    return [[f"+sweep={name}", *batch] for batch in batches]
 
+
+def cells_of(jobs: list[list[str]]) -> list[Cell]:
+    cells = []
+    for job in jobs:
+        config = plain_config(compose("config", ["engine.device=cpu", *job]))
+        cells.append(Cell.from_config({**config, "engine": resolve_engine(config["engine"])}))
+    return cells
+
+
+@pytest.fixture(scope="module")
+def hydra() -> Iterator[None]:
     with initialize_config_module("conf", version_base="1.3"):
-        config = compose("config", [f"+sweep={name}"], return_hydra_config=True)
-        params = OmegaConf.to_container(config.hydra.sweeper.params)
-        assert isinstance(params, dict)
-        loader = Plugins.instance()  # registers the glob completer's sources
-        assert loader is not None
-        from hydra._internal.config_loader_impl import ConfigLoaderImpl
-        from hydra._internal.utils import create_config_search_path
-
-        parser = OverridesParser.create(ConfigLoaderImpl(create_config_search_path("pkg://conf")))
-        overrides = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
-        batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
-    return [cell_of(f"+sweep={name}", *batch) for batch in batches]
+        yield
 
 
+@pytest.mark.usefixtures("hydra")
 @pytest.mark.parametrize(
-    ("name", "count"), [("table1", 63), ("table2", 45), ("table3", 45), ("table4", 81), ("table5", 9)]
+    ("name", "count"),
+    [("table1", 63), ("table2", 45), ("table3", 45), ("table4", 81), ("table5", 9), ("all", 135), ("extras", 13 * 9)],
 )
-def test_a_table_asks_for_its_cells(cell_of: CellOf, name: str, count: int) -> None:
-    cells = sweep_cells(cell_of, name)
-    assert len({cell.key for cell in cells}) == count
+def test_a_table_asks_for_its_cells(name: str, count: int) -> None:
+    jobs = jobs_of(name)
+    assert len(jobs) == count
+    one_pair = [job for job in jobs if {"model=llama31_8b", "benchmark=math500"} <= set(job)]
+    assert len({cell.key for cell in cells_of(one_pair)}) == count // 9
 
 
-def test_all_tables_share_135_cells_and_15_servers(cell_of: CellOf) -> None:
-    everything = {cell.key for cell in sweep_cells(cell_of, "all")}
-    assert len(everything) == 135
+@pytest.mark.usefixtures("hydra")
+def test_all_tables_share_135_cells_and_15_servers() -> None:
+    everything = cells_of(jobs_of("all"))
+    keys = {cell.key for cell in everything}
+    assert len(keys) == 135
+    assert make_plan(everything, None, 1, False).summary() == "135 cells, 15 server starts"
     for name in ("table1", "table3", "table4"):
-        assert {cell.key for cell in sweep_cells(cell_of, name)} <= everything
-    plan = make_plan(sweep_cells(cell_of, "all"), None, 1, False)
-    assert plan.summary() == "135 cells, 15 server starts"
+        deepseek = [job for job in jobs_of(name) if {"model=deepseek_r1_8b", "benchmark=math500"} <= set(job)]
+        assert {cell.key for cell in cells_of(deepseek)} <= keys

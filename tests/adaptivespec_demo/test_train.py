@@ -1,0 +1,85 @@
+"""Training raises held-out acceptance; a killed run ends like one that was left alone; what it writes loads again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from adaptivespec.demo import train
+from adaptivespec.demo.drafter import load_drafter
+from adaptivespec.demo.sequences import TrainingDataError
+from adaptivespec.demo.settings import Settings
+from adaptivespec.demo.train import Run
+
+
+def finish(run: Run) -> list[dict]:
+    return list(run.rounds())
+
+
+def test_training_raises_held_out_acceptance(settings: Settings) -> None:
+    log = finish(Run(settings))
+    before, after = log[0]["held_out"], log[-1]["held_out"]
+    assert after["by_depth"][0] > before["by_depth"][0] + 0.05
+    assert after["tau"][3] > before["tau"][3]
+    assert log[-1]["unique_tokens"] > 0
+
+
+def test_a_run_killed_in_the_middle_of_a_round_ends_like_one_left_alone(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Run(replace(settings, out=str(tmp_path / "whole")))
+    finish(whole)
+    killed = Run(settings)
+    steps = iter(range(1000))
+    step = Run._step
+
+    def dying_step(self: Run, *arguments: object) -> object:
+        if next(steps) == 12:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Run, "_step", dying_step)
+    with pytest.raises(KeyboardInterrupt):
+        finish(killed)
+    monkeypatch.setattr(Run, "_step", step)
+    resumed = Run(settings)
+    assert 0 < resumed.round < len(resumed.shards)
+    finish(resumed)
+    for name, value in whole.drafter.state_dict().items():
+        assert torch.equal(value, resumed.drafter.state_dict()[name]), name
+
+
+def test_the_command_exports_what_it_trained(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    out = Path(settings.out)
+    flags = [
+        "--draft-vocab",
+        "64",
+        "--depths",
+        "2",
+        "--shard-tokens",
+        "800",
+        "--tokens",
+        "1500",
+        "--held-out-every",
+        "8",
+    ]
+    train.main(["--generations", settings.generations, "--target", settings.target, "--out", str(out), *flags])
+    target = train.load_target(settings.target, torch.device("cpu"))
+    exported = load_drafter(out / "drafter", target)
+    state = torch.load(out / "checkpoint.pt", weights_only=True)["drafter"]
+    for name, value in exported.state_dict().items():
+        assert torch.equal(value, state[name].to(torch.bfloat16).to(value.dtype)), name
+    assert (out / "log.jsonl").read_text(encoding="utf-8") == "".join(capsys.readouterr().out)
+
+
+def test_resuming_with_other_settings_is_refused(settings: Settings) -> None:
+    finish(Run(replace(settings, tokens=400)))
+    with pytest.raises(TrainingDataError, match=r"other settings \(lr\)"):
+        Run(replace(settings, lr=1e-4))
+
+
+def test_more_tokens_continue_a_run(settings: Settings) -> None:
+    first = finish(Run(replace(settings, tokens=400)))
+    more = finish(Run(replace(settings, tokens=1200)))
+    assert more[0]["round"] == first[-1]["round"] + 1
