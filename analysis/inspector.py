@@ -8,7 +8,6 @@ is out of reach the promotions are listed by token id below the text.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -35,7 +34,7 @@ def tokenizer_of(record: Record, folder: Path | None) -> Any:
     if folder:
         return load_tokenizer(folder)
     for start in record.provenance.get("server_starts") or []:
-        command = shlex.split(start.get("command") or "")
+        command = (start.get("command") or "").split()
         for flag, value in pairwise(command):
             if flag == "--model-path" and (found := load_tokenizer(Path(value))):
                 return found
@@ -105,12 +104,10 @@ def parts(line: dict[str, Any], tokenizer: Any) -> list[Any]:
 
 def token_part(tokenizer: Any, one: dict[str, Any]) -> dict[str, Any]:
     """One promoted token, what the target would have chosen, and the margin (null for the window rule)."""
-    text, target = (
-        decode(tokenizer, [one[name]]) if tokenizer else f"token {one[name]}" for name in ("token", "target_token")
-    )
+    text, target = (decode(tokenizer, [one[name]]) or f"<token {one[name]}>" for name in ("token", "target_token"))
     return {"text": text, "target": target, "margin": one["margin"]}
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Text of some tokens, special ones left out."""
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+    """Text of some tokens, special ones left out; nothing without a tokenizer."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True)) if tokenizer else ""

@@ -20,7 +20,7 @@ TRUNCATED_ABOVE = 0.01
 NO_ACCEPTANCE_BELOW = 1.005
 ENOUGH_STEPS = 100
 LENIENT_KAPPA = 0.3
-COLD_BELOW = 0.7
+COLD_BELOW = 0.6
 ENDS_ALIKE = 0.9
 TOLERANCE = 1e-6
 
@@ -174,6 +174,8 @@ def method_active(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
         yield Flag(
             "PLUGIN_OFF", f"{int(frame['steps'].isna().sum())}/{len(frame)} outputs were not served by the plugin", True
         )
+    if record.cell["trace"] and (lost := int(frame["trace_steps"].isna().sum())):
+        yield Flag("TRACE_MISSING", f"{lost}/{len(frame)} outputs have no trace though trace=true", False)
     served = set(frame["rule"].dropna())
     if served - {record.rule}:
         yield Flag("RULE", f"asked for {record.rule}, served with {sorted(served)}", True)

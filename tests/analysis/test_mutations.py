@@ -282,6 +282,15 @@ def test_what_a_reader_must_know_is_flagged_and_keeps_its_row(tmp_path, items, c
     assert code in {flag.code for flag in eagle3.flags}
 
 
+def test_a_trace_that_did_not_arrive_is_said(tmp_path) -> None:
+    def untraced(cell: Cell) -> None:
+        for line in cell.lines:
+            line["trace"] = None
+
+    study = study_with(tmp_path, "lossy", untraced)
+    assert "TRACE_MISSING" in {flag.code for arm in study.arms for flag in arm.flags}
+
+
 def test_r049_sampling_that_changes_nothing_is_flagged(tmp_path) -> None:
     for seed in range(5):
         write_cell(tmp_path, Spec("eagle3", ITEMS, seed=seed, engine={"temperature": 0.7}))

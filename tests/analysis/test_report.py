@@ -139,4 +139,4 @@ def test_without_a_tokenizer_the_text_is_whole_and_promotions_are_listed_by_id()
     }
     text, promoted = parts(line, None)
     assert text == "ab"
-    assert (promoted["text"], promoted["target"], promoted["margin"]) == (" [11 at 1]", "token 7", None)
+    assert (promoted["text"], promoted["target"], promoted["margin"]) == (" [11 at 1]", "<token 7>", None)
