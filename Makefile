@@ -29,7 +29,7 @@ format: setup  ## Format the code
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
 test: setup  ## All default tests; starts the real SGLang server on the CPU
-	@$(PY) -m pytest -m "not slow" $(ARGS)
+	@$(PY) -m pytest -m "not slow and not browser" $(ARGS)
 
 test-slow: setup  ## The long tests: memory over 20,000 steps, overhead, training
 	@$(PY) -m pytest -m slow $(ARGS)
@@ -49,8 +49,8 @@ reproduce-all: setup  ## All five tables: 135 cells, run once each
 report: setup  ## Write results/report/index.html from what was measured
 	@$(PY) -m analysis.report --results $(RESULTS)
 
-wandb-dashboard: setup  ## Build a W&B workspace with the project's views
-	@$(PY) -m analysis.dashboard
+wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS="--entity NAME")
+	@$(PY) -m analysis.dashboard $(ARGS)
 
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats
 	@$(PY) run.py +sweep=bench_cpu $(SMALL)

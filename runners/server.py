@@ -106,7 +106,7 @@ class Server:
     port: int | None = None
     progress: Callable[[str], None] = lambda line: None
     id: str = field(default_factory=lambda: f"s-{secrets.token_hex(4)}")
-    api_key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    api_key: str = field(default_factory=lambda: secrets.token_hex(24))
     started_at: str = ""
     ready_s: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
