@@ -26,7 +26,7 @@ FLAGS = {
     "dtype": "float32",
     "attention-backend": "intel_amx",
     "max-total-tokens": "4096",
-    "mem-fraction-static": "0.1",
+    "mem-fraction-static": "0.4",
     "max-running-requests": "8",
     # Prompts of more than 16 tokens are prefilled in chunks.
     "chunked-prefill-size": "16",
