@@ -54,6 +54,7 @@ wandb-dashboard: setup  ## Build a W&B workspace with the project's views
 
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats
 	@$(PY) run.py +sweep=bench_cpu $(SMALL)
+	@mkdir -p results/bench && $(PY) -m analysis.tables summary --results $(RESULTS) > results/bench/cpu.txt
 
 clean:  ## Remove caches and builds; keeps results and .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis outputs multirun

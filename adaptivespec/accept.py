@@ -169,10 +169,6 @@ class Window:
         return entropy / math.log(logits.shape[-1]) if self.entropy == "normalised" else entropy
 
 
-RULES: dict[str, type[Strict] | type[Margin] | type[Window]] = {"strict": Strict, "margin": Margin, "window": Window}
-"""Every rule by the name that configs and requests use. Your own goes here: docs/extending.md."""
-
-
 @dataclass(frozen=True)
 class VerifiedBatch:
     """The walks through B trees of n nodes, on the logits' device."""
@@ -313,9 +309,10 @@ def _promotable(nodes: Nodes, rules: Sequence[Rule]) -> Tensor:
         return kinds.pop().promotable(rules, nodes)
     fit = torch.zeros_like(nodes.matches)
     for kind in kinds:
-        rows = [i for i, rule in enumerate(rules) if type(rule) is kind]
-        part = Nodes(*(getattr(nodes, name)[rows] for name in Nodes.__dataclass_fields__))
-        fit[rows] = kind.promotable([rules[i] for i in rows], part)
+        rows = tuple(i for i, rule in enumerate(rules) if type(rule) is kind)
+        index = row_index(rows, fit.device)
+        part = Nodes(*(getattr(nodes, name).index_select(0, index) for name in Nodes.__dataclass_fields__))
+        fit.index_copy_(0, index, kind.promotable([rules[i] for i in rows], part))
     return fit
 
 
@@ -328,6 +325,12 @@ def _commits(nodes: Nodes, promoted: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=256)
+def row_index(rows: tuple[int, ...], device: torch.device) -> Tensor:
+    """Rows of a batch as an index [len(rows)] on the device; kept, because making it there waits for the device."""
+    return torch.tensor(rows, dtype=torch.int64, device=device)
+
+
+@lru_cache(maxsize=256)
 def _column(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """[B, 1]; kept, because a copy to the device every step would cost more than the comparison."""
+    """[B, 1]; kept for the same reason."""
     return torch.tensor(values, dtype=torch.float32, device=device)[:, None]

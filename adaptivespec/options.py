@@ -13,10 +13,16 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from adaptivespec.accept import RULES, Margin, Rule
+from adaptivespec.accept import Margin, Rule, Strict, Window
 from adaptivespec.checks import check_bool, check_number
 from adaptivespec.shape import TreeShape
-from adaptivespec.tree import TREE_POLICIES, DcsTree, TreePolicy
+from adaptivespec.tree import CycleTree, DcsTree, StaticTree, TalonTree, TreePolicy
+
+RULES: dict[str, type[Any]] = {"strict": Strict, "margin": Margin, "window": Window}
+"""Every accept rule by the name that configs and requests use. Your own goes here: docs/extending.md."""
+
+TREE_POLICIES: dict[str, type[Any]] = {"static": StaticTree, "dcs": DcsTree, "talon": TalonTree, "cycle": CycleTree}
+"""Every tree policy by the name that configs use. Your own goes here: docs/extending.md."""
 
 ENV = "ADAPTIVESPEC_CONFIG"
 REQUEST_KEY = "adaptivespec"

@@ -251,14 +251,5 @@ class CycleTree:
         return shapes[self._step % len(shapes)]
 
 
-TREE_POLICIES: dict[str, type[StaticTree] | type[DcsTree] | type[TalonTree] | type[CycleTree]] = {
-    "static": StaticTree,
-    "dcs": DcsTree,
-    "talon": TalonTree,
-    "cycle": CycleTree,
-}
-"""Every policy by the name that configs use. Your own goes here: docs/extending.md."""
-
-
 def _round(value: float, rounding: str) -> int:
     return math.floor(value + 0.5) if rounding == "half_up" else round(value)

@@ -1,19 +1,23 @@
 """Whether two answers are equal: exactly, by value, for every value of their variables.
 
-Numbers are compared to fifty digits beyond their size, never with a tolerance: 0.33 is not 1/3, and 2^{99} is not 2^{98}.
+Numbers are compared to fifty digits beyond their size, never with a tolerance: 0.33 is not 1/3, 2^{99} not 2^{98}.
 
     python -m evaluators.grade answers.jsonl
 """
 
+import logging
 import random
 from fractions import Fraction
 from typing import Any
 
 import math_verify
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import sympy
 
 from evaluators.values import Based, Equation, Formula, Items, Matrix, Opaque, Ratio, Span, Union, Value, Words
+
+# It warns that its own alarm is off; the worker process is killed from outside instead.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 DIGITS, MAX_DIGITS = 60, 6000
 SAMPLES = 12
@@ -22,6 +26,8 @@ SAMPLES = 12
 def equal(gold: Value, answer: Value) -> bool:
     """Whether a reader who knows the gold answer would accept the other as the same."""
     answer = _unwrap(gold, answer)
+    if isinstance(gold, Formula) and isinstance(answer, Items) and answer.kind != "tuple":
+        return all(equal(gold, item) for item in answer.items)  # the same value in two notations, or a set of one
     match gold, answer:
         case Formula(), Formula():
             return _units_agree(gold, answer) and _same(gold, answer)
@@ -50,6 +56,8 @@ def equal(gold: Value, answer: Value) -> bool:
             return not answer.unit and answer.value == Fraction(gold.digits) if gold.digits.isdigit() else False
         case Formula(), Based():
             return answer.base == 10 and gold.value == Fraction(answer.digits)
+        case Formula(value=sympy.Symbol() as symbol), Words():
+            return str(symbol.name).lower() == answer.words
         case Words(), Words():
             return gold.words == answer.words
         case Opaque(), Opaque():
@@ -69,11 +77,12 @@ def _unwrap(gold: Value, answer: Value) -> Value:
 
 
 def _is_label(equation: Equation) -> bool:
-    """Whether the left side only names the right one, or is a calculation of it."""
+    """Whether the left side only names the right one (x, a + b, mn), or is a calculation of it."""
     left = equation.left.value
-    if isinstance(left, Fraction) or left.is_Symbol or not left.free_symbols:
+    if isinstance(left, Fraction) or not left.free_symbols or left.is_Symbol:
         return True
-    return bool(left.is_Function) and all(argument.is_Symbol for argument in left.args)
+    constant = isinstance(equation.right, Formula) and not _sympy(equation.right.value).free_symbols
+    return constant and left.atoms(sympy.Number) <= {sympy.Integer(-1)}
 
 
 def _units_agree(gold: Formula, answer: Formula) -> bool:
@@ -133,7 +142,7 @@ def _both_zero(left: sympy.Expr, right: sympy.Expr, first: Any, second: Any) -> 
 
 def _evaluate(expression: sympy.Expr, digits: int, at: dict[Any, Any] | None = None) -> Any:
     value = expression.evalf(digits, subs=at)
-    if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
+    if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo):
         return None
     with mpmath.workdps(digits + 10):
         return mpmath.mpc(*(part._to_mpmath(mpmath.mp.prec) for part in value.as_real_imag()))
@@ -157,7 +166,7 @@ def _ratios(left: sympy.Expr, right: sympy.Expr) -> list[Any]:
     """left / right at random points, 1 exactly where they are equal, None where only the divisor is 0."""
     generator = random.Random(0)
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-    ratios = []
+    ratios: list[Any] = []
     for sample in range(SAMPLES):
         sign = 1 if sample % 2 else -1
         at = {symbol: sign * sympy.Rational(generator.randint(2, 999), 97) for symbol in symbols}

@@ -1,16 +1,21 @@
-"""Find the final answer in a worked solution: the last box or `#### N`, else what follows "the answer is", else the end.
+"""Find the final answer in a worked solution: the last box or `#### N`, else what "the answer is", else the end.
 
-    python -m evaluators.grade answers.jsonl
+python -m evaluators.grade answers.jsonl
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from evaluators.numerals import SPELLED
+
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b\s*")
 HASH = re.compile(r"^[ \t]*#{3,}[ \t]*(?P<rest>\S.*)$", re.MULTILINE)
 CALCULATION = re.compile(r"<<[^<>]*>>")
-HASH_ANSWER = re.compile(r"^[^\w\s]*\s*[-+−]?[^\w\s]*\s*\d[^a-zA-Z]*(?:\s*(?!step)[a-zA-Z%/.*]+){0,3}[\s.*]*$", re.IGNORECASE)
+HASH_ANSWER = re.compile(
+    r"^[^\w\s]*\s*[-+−]?[^\w\s]*\s*\d[^a-zA-Z]*(?:\s*(?!step)[a-zA-Z%/.*]+){0,3}[\s.*]*$", re.IGNORECASE
+)
+LEADING_NUMBER = re.compile(r"[^\w\s]*\s*[-+−]?[^\w\s]*\d")
 # Boxes that are joined like this are one answer: "$\boxed{1}$ and $\boxed{-2}$", "x = \boxed{1}, x = \boxed{2}".
 JOINT = re.compile(
     r"[\s$.]*(?:\\[)\]])?[\s$]*(?:,|;|&|and|or|,\s*and|,\s*or|\\text\{\s*(?:and|or)\s*\}|和|或|y|et|und|oder|o|ou)"
@@ -18,20 +23,27 @@ JOINT = re.compile(
 )
 COPULA = r"(?:\s+(?:is|are|was|equals|should be|must be|would be|will be|comes to|of)\b)?"
 MARK = re.compile(
-    r"(?:\b(?:final\s+|correct\s+)?(?:answer|ans)\b(?:\s+to\s+[^.\n]{0,80}?)?" + COPULA + r"(?:\s*(?:therefore|thus|simply))?"
+    r"(?:\b(?:final\s+|correct\s+)?(?:answer|ans)\b(?:\s+to\s+[^.\n]{0,80}?)?"
+    + COPULA
+    + r"(?:\s*(?:therefore|thus|simply))?"
     r"|(?:最终)?答案(?:是|为|為)?|答(?=[:：])"
     r"|\b(?:respuesta|resposta|risposta|réponse|antwort|ответ|odpowiedź|cevap)\b(?:\s+(?:final|finale|correcta|correta))?"
     r"(?:\s+(?:es|é|è|est|ist|lautet)\b)?|答え(?:は)?|정답은?|답은?)"
     r"(?P<end>[*_\s]*[:：=]?[*_\s]*)",
     re.IGNORECASE,
 )
-COPULA_END = re.compile(r"(?:is|are|was|equals|be|to|of|therefore|thus|simply|es|é|è|est|ist|lautet|是|为|為|は|은)$", re.IGNORECASE)
+COPULA_END = re.compile(
+    r"(?:is|are|was|equals|be|to|of|therefore|thus|simply|es|é|è|est|ist|lautet|是|为|為|は|은)$", re.IGNORECASE
+)
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$(?!\s)([^$\n]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 BOLD = re.compile(r"\*\*(?!\s)([^*\n]+?)\*\*|__([^_\n]+?)__")
+GROUPED = r"(?:\d{1,3}(?:[,' \u00a0\u202f]\d{3})+(?!\d)|\d+)"
 NUMBER = re.compile(
-    r"(?:(?<=[\s(\[{=:$€£¥₹*~≈])|^)[-+−–](?=[$€£¥₹\d.])\s?[$€£¥₹]?\s?(?:\d{1,3}(?:[,' \u00a0\u202f]\d{3})+(?!\d)|\d+)?(?:\.\d+)?"
-    r"|[$€£¥₹]?(?:\d{1,3}(?:[,'\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:\s?/\s?\d+)?|(?<![\d\w])\.\d+"
+    rf"(?:(?<=[\s(\[{{=:$€£¥₹*~≈])|^)[-+−–](?=[$€£¥₹\d.])\s?[$€£¥₹]?\s?{GROUPED}?(?:\.\d+)?"
+    rf"|[$€£¥₹]?{GROUPED}(?:\.\d+)?(?:\s?/\s?\d+)?|(?<![\d\w])\.\d+"
 )
+# A number that has its line to itself, as an answer has that stands before its explanation.
+ALONE = re.compile(r"\W*\d[\d,.]*\W*(?:[^\W\d_]+\W*){0,2}")
 MAX_MARK_LINES, MAX_MARK_CHARS = 3, 400
 
 
@@ -56,6 +68,8 @@ class Box:
 def final_answer(text: str, *, numeric: bool) -> Found | None:
     """The answer that the text ends on, None where it gives none; `numeric`: only a number can be one."""
     boxes = list(find_boxes(text))
+    if not boxes and re.search(BOX.pattern + r"\{", text):
+        return None  # cut off in its box
     filled = [box for box in boxes if box.content.strip(" $.")]
     hashed = list(_hashes(text))
     if hashed and (not filled or hashed[-1][0] > filled[-1].start):
@@ -76,7 +90,7 @@ def find_boxes(text: str) -> Iterator[Box]:
         if text[start : start + 1] == "{":
             end = closing.get(start, None)
             if end is None:
-                line = re.match(r"\{([^\n$]*?)\s*(?:\$|\\\)|\\\]|\n)", text[start:start + 300])
+                line = re.match(r"\{([^\n$]*?)\s*(?:\$|\\\)|\\\]|\n)", text[start : start + 300])
                 if line and "{" not in line[1]:
                     yield Box(line[1], match.start(), start + line.end())
                 continue
@@ -115,7 +129,8 @@ def _hashes(text: str) -> Iterator[tuple[int, str]]:
     for match in HASH.finditer(text):
         rest = CALCULATION.sub("", match["rest"]).strip()
         rest = re.sub(r"^(?:(?:the )?(?:final )?answer(?: is)?)\s*[:=]?\s*", "", rest, flags=re.IGNORECASE)
-        if HASH_ANSWER.match(rest) and not re.match(r"\d+[.):]\s+\S", rest):
+        last = not text[match.end() :].strip()
+        if (HASH_ANSWER.match(rest) or (last and LEADING_NUMBER.match(rest))) and not re.match(r"\d+[.):]\s+\S", rest):
             yield match.start(), rest
 
 
@@ -127,8 +142,12 @@ def _marked(text: str, numeric: bool) -> Found | None:
             continue
         rest = text[match.end() :].strip()
         lines = [line for line in rest.split("\n") if line.strip()]
-        if not lines or len(lines) > MAX_MARK_LINES or len(rest) > MAX_MARK_CHARS:
+        if not lines:
             continue
+        if len(lines) > MAX_MARK_LINES or len(rest) > MAX_MARK_CHARS:
+            if not ALONE.fullmatch(lines[0]):
+                continue  # a heading above the working, or a word in passing
+            rest = lines[0]
         if found := (_number_in(rest) if numeric else _formula_in(rest)):
             return Found(found, "marker")
     return None
@@ -137,11 +156,16 @@ def _marked(text: str, numeric: bool) -> Found | None:
 def _number_in(text: str) -> str | None:
     """The number that a sentence gives: after its last equals sign, else its first."""
     sentence = re.split(r"(?<=[^\d\s])\.\s|\.\s(?=[A-Z])|\n|(?<=\s)\((?=[a-z])", text.strip())[0]
-    sentence = re.sub(r"\\[;,! ]|[{}\\*]", lambda match: "" if match[0] in "{}\\*" else " ", sentence.replace("{,}", ","))
+    sentence = re.sub(r"(?<=\d)(?:\\[;,! ]|,\\!|\{,\})(?=\d{3})", ",", sentence)
+    sentence = re.sub(r"\\[;,! ]", " ", sentence)
+    sentence = re.sub(r"[{}\\*]", "", sentence)
+    sentence = re.sub(r"\b(?:negative|minus)\s+(?=[$\d])", "-", sentence, flags=re.IGNORECASE)
     if "=" in sentence:
         sentence = sentence.rpartition("=")[2]
     numbers = [match[0] for match in NUMBER.finditer(CALCULATION.sub("", sentence)) if re.search(r"\d", match[0])]
-    return numbers[0] if numbers else None
+    if numbers:
+        return numbers[0]
+    return next((word for word in re.findall(r"[a-z-]+", sentence.lower()) if word in SPELLED), None)
 
 
 def _formula_in(text: str) -> str | None:

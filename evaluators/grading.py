@@ -1,20 +1,25 @@
 """Grade answers: right or wrong by a careful grader, and what the paper-compatible one would have said.
 
-python -m evaluators.grade answers.jsonl
+How it works, its conventions and its known misses: docs/grading.md.
+
+    python -m evaluators.grade answers.jsonl
 """
 
+import multiprocessing
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 import pebble
 from omegaconf import OmegaConf
 
-from evaluators import maths, sandbox
+from evaluators import maths, sandbox, specforge
 from evaluators.thinking import strip_thinking
 
+# To be raised with every change that can change a grade: finished cells are then graded anew (evaluators.regrade).
 GRADER_VERSION = "1"
 
 Limits = Mapping[str, Any]
@@ -31,7 +36,19 @@ class Answer:
     output: str
     finish_reason: str | None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """The problem's `extra`; `in_thought`: true where the prompt ended inside a reasoning block."""
+    """The problem's `extra`; besides, `in_thought`: true where the prompt ends inside a reasoning block."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the grader says, and the paper-compatible one beside it."""
+
+    correct: bool
+    extracted: str | None
+    reason: str
+    ungradable: bool = False
+    paper_correct: bool | None = None
+    paper_extracted: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,16 +65,6 @@ class Grade:
     grader_version: str
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What one grader says of one answer."""
-
-    correct: bool
-    extracted: str | None
-    reason: str
-    ungradable: bool = False
-
-
 def grade(
     answers: Sequence[Answer],
     *,
@@ -70,23 +77,25 @@ def grade(
     `limits`: the `grading` node of conf/benchmark by benchmark name; None takes the packaged ones.
     """
     limits = limits or {name: packaged_limits(name) for name in {answer.benchmark for answer in answers}}
-    with ThreadPoolExecutor(workers) as programs, pebble.ProcessPool(workers) as formulas:
-        futures: list[tuple[Answer, Future[Verdict]]] = []
+    if any(is_code(answer) for answer in answers):
+        sandbox.require(allow_unconfined=allow_unconfined)
+    with ThreadPoolExecutor(workers) as programs, _formula_workers(workers, limits) as formulas:
+        futures: list[Future[Verdict]] = []
         for answer in answers:
             limit = limits[answer.benchmark]
             if is_code(answer):
-                futures.append((answer, programs.submit(grade_code, answer, limit, allow_unconfined)))
+                futures.append(programs.submit(grade_code, answer, limit))
             else:
-                futures.append((answer, formulas.schedule(grade_math, args=[answer], timeout=limit["math_s"])))
-        for answer, future in futures:
-            yield _grade(answer, future)
+                futures.append(formulas.schedule(grade_math, args=[answer], timeout=limit["math_s"]))
+        for answer, future in zip(answers, futures, strict=True):
+            yield Grade(item=answer.id, grader_version=GRADER_VERSION, **vars(_verdict(answer, future)))
 
 
 def packaged_limits(benchmark: str) -> Limits:
     """The `grading` node of conf/benchmark/NAME.yaml."""
     text = (resources.files("conf") / "benchmark" / f"{benchmark}.yaml").read_text(encoding="utf-8")
-    node: Limits = OmegaConf.create(text).grading
-    return node
+    limits: Limits = OmegaConf.create(text).grading
+    return limits
 
 
 def is_code(answer: Answer) -> bool:
@@ -94,38 +103,57 @@ def is_code(answer: Answer) -> bool:
     return answer.benchmark == "humaneval" or answer.extra.get("kind") == "code"
 
 
-def grade_code(answer: Answer, limits: Limits, allow_unconfined: bool) -> Verdict:
+def grade_code(answer: Answer, limits: Limits) -> Verdict:
     """Run the program against its tests."""
-    text = strip_thinking(answer.output, opened=bool(answer.extra.get("in_thought")))
-    if answer.benchmark == "humaneval":
-        entry_point = answer.extra["entry_point"]
-        tests = answer.extra["test"] + "\ncheck(candidate)\n"
-        task = sandbox.Task(text, entry_point, tests, answer.extra["prompt"])
-    else:
-        task = sandbox.Task(text, answer.gold, answer.extra["tests"])
-    verdict = sandbox.run(task, limits, allow_unconfined=allow_unconfined)
-    return Verdict(verdict == "passed", text or None, verdict)
+    text, extra = _graded_text(answer), answer.extra
+    if answer.benchmark != "humaneval":
+        outcome = sandbox.run(sandbox.Task(text, answer.gold, extra["tests"]), limits)
+        return Verdict(outcome.verdict == "passed", outcome.program, outcome.verdict)
+    task = sandbox.Task(text, extra["entry_point"], extra["test"] + "\ncheck(candidate)\n", extra["prompt"])
+    outcome = sandbox.run(task, limits)
+    code = specforge.humaneval_code(answer.output, extra["prompt"], extra["entry_point"])
+    script = specforge.humaneval_script(code, extra["entry_point"], extra["test"], legacy=limits["paper_legacy"])
+    paper = sandbox.run_script(script, limits)
+    return Verdict(outcome.verdict == "passed", outcome.program, outcome.verdict, False, paper == "passed", code)
 
 
 def grade_math(answer: Answer) -> Verdict:
     """Compare the final answer with the gold one."""
-    text = strip_thinking(answer.output, opened=bool(answer.extra.get("in_thought")))
-    correct, extracted, reason = maths.judge(text, answer.gold, numeric=answer.benchmark != "math500")
-    return Verdict(correct, extracted, reason)
+    if not answer.gold.strip():
+        return Verdict(False, None, "no gold answer", ungradable=True)
+    return Verdict(*maths.judge(_graded_text(answer), answer.gold, numeric=answer.benchmark != "math500"))
 
 
-def _grade(answer: Answer, future: "Future[Verdict]") -> Grade:
+def _graded_text(answer: Answer) -> str:
+    return strip_thinking(answer.output, opened=bool(answer.extra.get("in_thought")))
+
+
+def _formula_workers(workers: int, limits: Mapping[str, Limits]) -> pebble.ProcessPool:
+    """Processes that can be killed: neither the parser nor sympy can be interrupted otherwise."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["evaluators.maths"])
+    mib = max(int(limit["memory_mib"]) for limit in limits.values())
+    return pebble.ProcessPool(workers, context=context, initializer=_limit_memory, initargs=[mib << 20])
+
+
+def _limit_memory(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def _verdict(answer: Answer, future: "Future[Verdict]") -> Verdict:
+    """A program or formula that does not end in time is wrong; a grader that breaks has not judged."""
     try:
         verdict = future.result()
     except TimeoutError:
         verdict = Verdict(False, None, "timeout")
-    return Grade(
-        answer.id,
-        verdict.correct,
-        verdict.ungradable,
-        verdict.extracted,
-        verdict.reason,
-        None,
-        None,
-        GRADER_VERSION,
-    )
+    except MemoryError:
+        verdict = Verdict(False, None, "out of memory")
+    except Exception as error:  # whatever it was, the other answers are to be graded
+        verdict = Verdict(False, None, f"grader failed: {type(error).__name__}: {error}"[:300], ungradable=True)
+    if answer.benchmark in PAPER_GRADERS:
+        correct, extracted = PAPER_GRADERS[answer.benchmark](answer.output, answer.gold)
+        return replace(verdict, paper_correct=correct, paper_extracted=extracted)
+    return verdict
+
+
+PAPER_GRADERS = {"gsm8k": specforge.gsm8k, "math500": specforge.math500}

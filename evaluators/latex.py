@@ -1,6 +1,6 @@
-"""Put a mathematical answer into one spelling: Unicode, LaTeX shorthands, spacing, separators, degree and percent signs.
+"""Put a mathematical answer into one spelling: Unicode, LaTeX shorthands, spacing, separators.
 
-    python -m evaluators.grade answers.jsonl
+python -m evaluators.grade answers.jsonl
 """
 
 import re
@@ -21,11 +21,14 @@ SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789
 FRACTIONS = {"½": "12", "⅓": "13", "⅔": "23", "¼": "14", "¾": "34", "⅕": "15", "⅖": "25", "⅗": "35", "⅘": "45",
              "⅙": "16", "⅚": "56", "⅛": "18", "⅜": "38", "⅝": "58", "⅞": "78"}  # fmt: skip
 
+TEXT_COMMANDS = "text|mbox|hbox|textrm|textbf|textit|textsf|textup|textnormal|mathrm|mathsf|operatorname"
 # Each pair is (what is written, the one spelling).
 SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
-        (r"\\(?:text|mbox|textrm|textbf|textit|textsf|hbox|mathrm|mathsf|operatorname|textnormal|textup)\s*\*?\s*(?=\{)", r"\\text"),
+        (rf"\\(?:{TEXT_COMMANDS})\s*\{{\s*([ie])\s*\}}", r"\1"),
+        (rf"\\(?:{TEXT_COMMANDS})\s*\{{\s*(?:-|negative|minus)\s*\}}|\b(?:negative|minus)\s+(?=\d)", "-"),
+        (rf"\\(?:{TEXT_COMMANDS})\s*\*?\s*(?=\{{)", r"\\text"),
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathcal|bf|it|rm)(?![A-Za-z])\s*", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])\s*", ""),
         (r"(?<!\\)\\!\s*", ""),
@@ -33,7 +36,8 @@ SPELLINGS = [
         (r"\{,\}", ","),
         (r"(?<!\\)\\(?:[,;: ]|quad|qquad|thinspace|medspace|enspace|hspace\{[^{}]*\})(?![A-Za-z])|~", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\dbinom|\\tbinom", r"\\binom"),
+        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+        (r"\{\s*([^{}\\]+?)\s*\\choose\s*([^{}\\]+?)\s*\}", r"\\binom{\1}{\2}"),
         (r"\\(?:leq|leqslant|le)(?![A-Za-z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![A-Za-z])", r"\\ge "),
         (r"<=", r"\\le "),
@@ -47,7 +51,10 @@ SPELLINGS = [
         (r"\\(?:lbrack)(?![A-Za-z])", "["),
         (r"\\(?:rbrack)(?![A-Za-z])", "]"),
         (r"\\[lr]vert(?![A-Za-z])|\\mid(?![A-Za-z])|\\vert(?![A-Za-z])", "|"),
-        (r"\\(?:degree|degrees)(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])", r"^\\circ "),
+        (r"\\(?:degree|degrees)(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}|\^\s*\\circ(?![A-Za-z])|\^\s*\{?\s*o\s*\}?(?![A-Za-z])", r"^\\circ "),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
+        (r"\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*\}", r"\\text{\1/\2}"),
+        (r"\\log\s*_\s*\{?\s*e\s*\}?(?![A-Za-z])", r"\\ln "),
         (r"\\lg(?![A-Za-z])", r"\\log_{10} "),
         (r"\\(?:arc|a)(sin|cos|tan)(?![A-Za-z])", r"\\arc\1"),
         (r"\*\*", "^"),
@@ -80,18 +87,23 @@ def _ascii(text: str) -> str:
     text = re.sub("√\\s*\\(([^()]*)\\)", r"\\sqrt{\1}", text)
     text = re.sub("√\\s*([\\w.]+)", r"\\sqrt{\1}", text)
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+", lambda match: "^{" + match[0].translate(SUPERSCRIPTS) + "}", text)
-    for sign, (over, under) in FRACTIONS.items():
-        text = text.replace(sign, rf"\frac{{{over}}}{{{under}}}")
+    for sign, parts in FRACTIONS.items():
+        text = text.replace(sign, rf"\frac{{{parts[0]}}}{{{parts[1]}}}")
     for sign, spelling in SYMBOLS.items():
         text = text.replace(sign, spelling)
     return unicodedata.normalize("NFKC", text)
 
 
+# A factorial, and LaTeX's spaces.
+PUNCTUATION_KEPT = re.compile(r"\\[!,;:]$|[\d)}]!$")
+
+
 def _strip_marks(text: str) -> str:
     """Take off math delimiters, emphasis, quotes and closing punctuation."""
     while True:
-        bare = text.strip().strip("*`\"").strip()
-        bare = re.sub(r"(?<!\\)[.,;:!?。，]+$", "", bare) if not bare.endswith(("\\!", "\\,", "\\;", "\\:")) and not re.search(r"\d!$", bare) else bare
+        bare = text.strip().strip('*`"').strip()
+        if not PUNCTUATION_KEPT.search(bare):
+            bare = re.sub(r"(?<!\\)[.,;:!?。，]+$", "", bare)
         for left, right in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("__", "__")):
             inner = bare[len(left) : len(bare) - len(right)]
             if len(bare) > len(left + right) and bare.startswith(left) and bare.endswith(right) and left not in inner:

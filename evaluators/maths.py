@@ -1,15 +1,15 @@
 """Judge the final answer of a worked solution against the gold one.
 
-    python -m evaluators.grade answers.jsonl
+python -m evaluators.grade answers.jsonl
 """
 
 import re
-from fractions import Fraction
 
 from evaluators.equality import equal
 from evaluators.extraction import Found, final_answer
 from evaluators.latex import tidy
-from evaluators.values import Formula, NotMathsError, Value, Words, plain_words, read
+from evaluators.reading import plain_words, read
+from evaluators.values import NotMathsError, Value, Words
 
 PROSE = re.compile(r"(?:\\text\{[^{}]*\}|[^\W\d_]{2,}|[\s,.'()-])+")
 HEDGES = re.compile(r"\b(?:not|or|and|between|at least|at most|more|less|than|approximately|about)\b")
@@ -55,9 +55,9 @@ def read_answer(text: str) -> Value:
 
 
 def _same_words(expected: Words, found: Found) -> bool:
-    said = plain_words(tidy(found.text))
-    if said == expected.words:
+    if plain_words(tidy(found.text)).rstrip("s") == expected.words.rstrip("s"):
         return True
     if len(expected.words) == 1:  # a choice, perhaps with its text behind it
-        return bool(re.match(rf"\W*(?:\\text\{{)?\W*{expected.words}\s*[).:]", found.text.lower()))
-    return found.where == "prose" and bool(re.search(rf"\b{re.escape(expected.words)}$", said))
+        return bool(re.match(rf"\W*(?:text\{{)?\W*{expected.words}\s*(?:[).:]|[\W]*$)", tidy(found.text).lower()))
+    said = re.sub(r"\\text|[{}.*$]", " ", found.text.lower()).strip()
+    return bool(re.search(rf"\b(?:is|are|was|be)\s+(?:(?:the|an?)\s+)?{re.escape(expected.words)}$", said))

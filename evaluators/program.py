@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<tag>.*)$")
+ONE_LINE_FENCE = re.compile(r"^```\w*[ \t]+(\S.*?)```[ \t]*$", re.MULTILINE)
 CODE_START = re.compile(r"^(?:from\s|import\s|def\s|async\s+def\s|class\s|@|[A-Za-z_]\w*\s*(?::[^=]+)?=[^=])")
 DEFINITIONS = (
     ast.Import,
@@ -57,12 +58,19 @@ def find_program(answer: str, prompt: str, entry_point: str) -> Program | None:
     return None
 
 
-def _compiles(source: str) -> bool:
+def _error_line(source: str) -> int | None:
+    """Where a source stops to be Python, counted from 1; None where it is all Python."""
     try:
         compile(source, "<answer>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
-        return False
-    return True
+    except SyntaxError as error:
+        return error.lineno or source.count("\n") + 1
+    except (ValueError, MemoryError, RecursionError, OverflowError):
+        return source.count("\n") + 1
+    return None
+
+
+def _compiles(source: str) -> bool:
+    return _error_line(source) is None
 
 
 def _top_level(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -103,7 +111,9 @@ def _definitions(source: str, without: str | None) -> str:
     kept = [
         statement
         for statement in ast.parse(source).body
-        if isinstance(statement, DEFINITIONS) and not (without and _binds(statement, without))
+        if isinstance(statement, DEFINITIONS)
+        and not (isinstance(statement, ast.AnnAssign) and statement.value is None)
+        and not (without and _binds(statement, without))
     ]
     return "\n".join(ast.unparse(statement) for statement in kept)
 
@@ -116,7 +126,7 @@ def _preamble(prompt: str, entry_point: str) -> str:
 
 def _blocks(answer: str) -> tuple[list[str], str]:
     """The fenced blocks, and the text outside of them up to a lone closing fence."""
-    lines = answer.split("\n")
+    lines = ONE_LINE_FENCE.sub(r"```\n\1\n```", answer).split("\n")
     blocks: list[str] = []
     outside: list[str] = []
     index = 0
@@ -149,44 +159,51 @@ def _block(lines: list[str], start: int, fence: re.Match[str]) -> tuple[str, int
             return source, end_index + 1
     if ends:
         return _unindent(lines[start + 1 : ends[0]], fence["indent"]), ends[0] + 1
-    return _longest_prefix(_unindent(lines[start + 1 :], fence["indent"])), len(lines)
+    rest = _unindent(lines[start + 1 :], fence["indent"]).split("\n")
+    return "\n".join(rest[: _longest_prefix(rest)]), len(lines)
 
 
 def _unindent(lines: list[str], indent: str) -> str:
     return "\n".join(line.removeprefix(indent) for line in lines) + "\n"
 
 
-def _longest_prefix(source: str) -> str:
-    """Cut unclosed or unfenced code at the last top-level line before which it compiles."""
-    lines = source.split("\n")
-    for end in _cuts(lines, 0):
-        if _compiles(prefix := "\n".join(lines[:end])):
-            return prefix
-    return source
-
-
-def _cuts(lines: list[str], start: int) -> Iterator[int]:
-    """Ends of a piece of code that begins at `start`, the longest first: the end, and each line at column 0."""
-    yield len(lines)
-    yield from (
-        index for index in range(len(lines) - 1, start, -1) if lines[index].strip() and not lines[index][0].isspace()
-    )
+def _longest_prefix(lines: list[str], head: str = "") -> int:
+    """How many of the lines, behind `head`, are Python, cut where a line begins at column 0: the rest is no code."""
+    end = len(lines)
+    while end > 0:
+        error = _error_line(head + "\n".join(lines[:end]) + "\n")
+        if error is None:
+            return end
+        last = min(end - 1, error - 1 - head.count("\n"))
+        end = next((cut for cut in range(last, 0, -1) if lines[cut].strip() and not lines[cut][0].isspace()), 0)
+    return 0
 
 
 def _continuation(text: str, prompt: str, entry_point: str) -> str | None:
-    """The prompt with `text` as the rest of its last function, None where that is no code or adds nothing."""
-    if not prompt or not text.strip():
+    """The prompt with `text` as the rest of its last function, None where that is no code or adds nothing.
+
+    What runs on behind the function is kept as far as it defines something.
+    """
+    whole_function = re.search(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", text, re.MULTILINE)
+    if not prompt or not text.strip() or whole_function:
         return None
-    flat = textwrap.dedent(text.expandtabs(4)).strip("\n")
-    first, _, rest = flat.partition("\n")
-    shapes = (text, text.expandtabs(4), textwrap.indent(flat, "    "), f"    {first}\n{rest}")
-    for shape in shapes:
+    head = prompt if prompt.endswith("\n") else prompt + "\n"
+    for shape in _body_shapes(text):
         lines = shape.split("\n")
-        for end in _cuts(lines, 0):
-            source = prompt + "\n" * (not prompt.endswith("\n")) + "\n".join(lines[:end]) + "\n"
-            if _defines(source, entry_point):
-                return source
+        source = head + "\n".join(lines[: _longest_prefix(lines, head)]) + "\n"
+        if _defines(source, entry_point):
+            return _definitions(source, None)
     return None
+
+
+def _body_shapes(text: str) -> Iterator[str]:
+    """The text as a body: as it is, indented as a whole, all but its first line, or behind a line of prose."""
+    spaced = text.expandtabs(4)
+    flat = textwrap.dedent(spaced).strip("\n")
+    first, _, rest = flat.partition("\n")
+    yield from (text, spaced, textwrap.indent(flat, "    "), f"    {first}\n{rest}")
+    if indented := re.search(r"^    \S", spaced, re.MULTILINE):
+        yield spaced[indented.start() :]
 
 
 def _loose_code(text: str) -> Iterator[str]:
@@ -194,10 +211,7 @@ def _loose_code(text: str) -> Iterator[str]:
     lines = text.split("\n")
     start = 0
     while start < len(lines):
-        if CODE_START.match(lines[start]):
-            for end in _cuts(lines, start):
-                if _compiles(source := "\n".join(lines[start:end])):
-                    yield source
-                    start = end - 1
-                    break
-        start += 1
+        length = _longest_prefix(lines[start:]) if CODE_START.match(lines[start]) else 0
+        if length:
+            yield "\n".join(lines[start : start + length])
+        start += max(1, length)

@@ -18,11 +18,19 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from evaluators.confine import supported
+from evaluators.confine import landlock_abi, supported
 
 IMPORT_ROOT = str(Path(__file__).resolve().parents[1])
 SELF_TEST_LIMITS = {"cpu_s": 5, "wall_s": 15, "memory_mib": 2048, "output_mib": 1}
+
+
+REMEDY = (
+    "Expected Linux on x86-64 or arm64 with Landlock (kernel 5.13 or later, `landlock` among the names in "
+    "/sys/kernel/security/lsm; the kernel option lsm= adds it; in a container, its seccomp profile must let it through). "
+    "On a machine that you can throw away, grading.allow_unconfined=true (--allow-unconfined) runs it all the same."
+)
 
 
 class SandboxError(RuntimeError):
@@ -42,28 +50,46 @@ class Task:
     """The code that the answer may continue."""
 
 
-def run(task: Task, limits: Mapping[str, float], *, allow_unconfined: bool = False) -> str:
-    """Judge one program: `passed`, or a short reason why not; raises SandboxError.
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program."""
 
-    `limits`: cpu_s, wall_s, memory_mib, output_mib.
+    verdict: str
+    """`passed`, or a short reason why not."""
+    program: str | None = None
+    """The code that was found in the answer."""
+
+
+def run(task: Task, limits: Mapping[str, float]) -> Outcome:
+    """Judge one answer against its tests; raises SandboxError where the sandbox breaks.
+
+    `limits`: cpu_s, wall_s, memory_mib, output_mib. Call `require` first.
     """
-    _require_confinement(allow_unconfined)
-    return _run(task, limits, confine=supported())
+    return _run({**vars(task), "script": None}, limits, confine=supported())
 
 
-def _run(task: Task, limits: Mapping[str, float], *, confine: bool) -> str:
+def run_script(script: str, limits: Mapping[str, float]) -> str:
+    """Run a whole script: `passed` if it raises nothing; raises SandboxError."""
+    return _run({"script": script}, limits, confine=supported()).verdict
+
+
+def _run(job: Mapping[str, Any], limits: Mapping[str, float], *, confine: bool) -> Outcome:
     secret = secrets.token_hex(16)
-    job = {**vars(task), "limits": dict(limits), "secret": secret, "confine": confine}
-    job |= {"readable": _readable(), "import_root": IMPORT_ROOT}
-    with tempfile.TemporaryDirectory(prefix="adaptivespec-") as folder:
-        result = Path(folder, "result")
-        result.touch()
-        Path(folder, "output").touch()
-        code = _execute(json.dumps(job), folder, limits["wall_s"])
-        verdict = result.read_bytes()[:1000].decode("utf-8", "replace")
-        if verdict.startswith(secret):
-            return verdict.removeprefix(secret)
-        return _explain(code, Path(folder, "output"))
+    setting = {"limits": dict(limits), "confine": confine, "readable": _readable(), "import_root": IMPORT_ROOT}
+    with tempfile.TemporaryDirectory(prefix="adaptivespec-") as name:
+        folder = Path(name)
+        for file in ("result", "program", "output"):
+            (folder / file).touch()
+        code = _execute(json.dumps({**job, **setting, "secret": secret}), name, limits["wall_s"])
+        result = _read(folder / "result")
+        judged = result.startswith(secret)
+        verdict = result.removeprefix(secret) if judged else _explain(code, _read(folder / "output"))
+        return Outcome(verdict, _read(folder / "program") or None)
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(1 << 16).decode("utf-8", "replace")
 
 
 def _execute(job: str, folder: str, wall_s: float) -> int | None:
@@ -95,11 +121,11 @@ def _kill_group(group: int) -> None:
         return
 
 
-def _explain(code: int | None, output: Path) -> str:
+def _explain(code: int | None, output: str) -> str:
     if code is None or code == -signal.SIGXCPU or code == -signal.SIGKILL:
         return "timeout"
-    if b"evaluators.confine.ConfinementError" in output.read_bytes()[-2000:]:
-        raise SandboxError(f"The sandbox broke: {output.read_bytes()[-300:].decode('utf-8', 'replace')}")
+    if "ConfinementError" in output:
+        raise SandboxError(f"The sandbox broke: {output.strip()[-300:]}")
     return f"ended with exit code {code} before its tests did"
 
 
@@ -133,17 +159,25 @@ def escapes():
 
 
 @functools.cache
-def _require_confinement(allow_unconfined: bool) -> None:
-    """Once per process: see that programs are judged right and, unless waived, that none gets out."""
+def require(*, allow_unconfined: bool) -> None:
+    """Once per process: see that programs are judged right and that none gets out; raises SandboxError if not.
+
+    `allow_unconfined`: run them, under limits only, where nothing confines them.
+    """
     if not supported() and not allow_unconfined:
-        raise SandboxError(
-            "Nothing here confines model-written code, so it is not run: expected Linux on x86-64 or arm64 with "
-            "Landlock (kernel 5.13 or later, `landlock` among the names in /sys/kernel/security/lsm; add it with the "
-            "kernel option lsm=). On a machine that you can throw away, allow_unconfined runs it all the same."
-        )
+        raise SandboxError(f"Nothing here confines model-written code, so it is not run. {REMEDY}")
     _self_test(confine=supported())
     if supported():
         _test_escapes()
+
+
+def describe() -> tuple[str | None, str]:
+    """(what confines programs here, None where nothing does; the remedy)."""
+    try:
+        require(allow_unconfined=False)
+    except SandboxError as error:
+        return None, str(error)
+    return f"Landlock (ABI {landlock_abi()}), seccomp and rlimits", ""
 
 
 def _self_test(*, confine: bool) -> None:
@@ -154,7 +188,8 @@ def _self_test(*, confine: bool) -> None:
         ("pass", False),
         ("import os; os._exit(0)", False),
     ):
-        got = _run(Task(f"def add(x, y): {body}", "add", tests), SELF_TEST_LIMITS, confine=confine)
+        job = {**vars(Task(f"def add(x, y): {body}", "add", tests)), "script": None}
+        got = _run(job, SELF_TEST_LIMITS, confine=confine).verdict
         if (got == "passed") != passes:
             raise SandboxError(f"The code grader is broken: a function that does `{body}` is judged `{got}`.")
 
@@ -162,6 +197,6 @@ def _self_test(*, confine: bool) -> None:
 def _test_escapes() -> None:
     with tempfile.NamedTemporaryFile() as canary:
         answer = ESCAPES % (canary.name, canary.name, canary.name, os.getpid())
-        got = _run(Task(answer, "escapes", "assert candidate() == [], candidate()"), SELF_TEST_LIMITS, confine=True)
+        got = run(Task(answer, "escapes", "assert candidate() == [], candidate()"), SELF_TEST_LIMITS).verdict
     if got != "passed":
         raise SandboxError(f"The sandbox does not hold: a program that tries to get out is judged `{got}`.")

@@ -1,30 +1,53 @@
 """Units, currencies and words for large numbers around a number.
 
-    python -m evaluators.grade answers.jsonl
+python -m evaluators.grade answers.jsonl
 """
 
 import re
 from fractions import Fraction
 
-SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12, "k": 10**3}
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "dozen": 12, "k": 10**3}
 SYNONYMS = {
-    "dollar": ("$", "usd", "us$", "dollars", "bucks"), "euro": ("€", "eur", "euros"), "pound": ("£", "gbp", "pounds", "lb", "lbs"),
-    "cent": ("¢", "cents"), "percent": ("%", "percentage", "percents", "pct"), "degree": ("degrees", "deg"),
-    "mm": ("millimeter", "millimeters", "millimetre", "millimetres"), "cm": ("centimeter", "centimeters", "centimetre", "centimetres", "cms"),
-    "m": ("meter", "meters", "metre", "metres"), "km": ("kilometer", "kilometers", "kilometre", "kilometres", "kms"),
-    "in": ("inch", "inches"), "ft": ("foot", "feet"), "yd": ("yard", "yards"), "mi": ("mile", "miles"),
-    "g": ("gram", "grams"), "kg": ("kilogram", "kilograms", "kgs"), "oz": ("ounce", "ounces"),
-    "s": ("second", "seconds", "sec", "secs"), "min": ("minute", "minutes", "mins"), "h": ("hour", "hours", "hr", "hrs"),
-    "l": ("liter", "liters", "litre", "litres"), "ml": ("milliliter", "milliliters"), "unit": ("units",),
-    "mi/h": ("mph", "miles per hour", "miles/hour"), "km/h": ("kph", "kmh", "kilometers per hour", "kilometres per hour"),
-}  # fmt: skip
-CANONICAL = {synonym: unit for unit, synonyms in SYNONYMS.items() for synonym in synonyms}
-CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?:\\text\{\s*)?(?P<unit>\\?\$|US\$|USD|€|£|¥|₹|EUR|GBP|Rs\.?)\s*\}?\s*(?=[-+]?[\d.\\])")
+    "dollar": "$ usd us$ dollars bucks",
+    "euro": "€ eur euros",
+    "pound": "£ gbp pounds lb lbs",
+    "cent": "¢ cents",
+    "percent": "% percentage percents pct",
+    "degree": "degrees deg",
+    "mm": "millimeter millimeters millimetre millimetres",
+    "cm": "centimeter centimeters centimetre centimetres cms",
+    "m": "meter meters metre metres",
+    "km": "kilometer kilometers kilometre kilometres kms",
+    "in": "inch inches",
+    "ft": "foot feet",
+    "yd": "yard yards",
+    "mi": "mile miles",
+    "g": "gram grams",
+    "kg": "kilogram kilograms kgs",
+    "oz": "ounce ounces",
+    "s": "second seconds sec secs",
+    "min": "minute minutes mins",
+    "h": "hour hours hr hrs",
+    "l": "liter liters litre litres",
+    "ml": "milliliter milliliters millilitre millilitres",
+    "unit": "units",
+    "mi/h": "mph miles/hour miles_per_hour",
+    "km/h": "kph kmh kilometers_per_hour kilometres_per_hour",
+}
+CANONICAL = {synonym.replace("_", " "): unit for unit, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
+CURRENCY = re.compile(
+    r"^(?P<sign>[-+]?)\s*(?:\\text\{\s*)?(?P<unit>\\?\$|US\$|USD|€|£|¥|₹|EUR|GBP|Rs\.?)\s*\}?\s*(?=[-+]?[\d.\\])"
+)
 PERCENT = re.compile(r"\s*\\?%\s*$")
-DEGREES = re.compile(r"\s*\^\\circ\s*$")
+DEGREES = re.compile(r"\s*\^\\circ\s*(?:[CF]|\\text\{\s*[CF]\s*\})?\s*$")
+TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 WORD = r"[^\W\d_][^\W\d_.'/-]*"
-TEXT_UNIT = re.compile(r"\s*\\text\{(?P<words>[^{}]*)\}\s*(?:\^\s*\{?(?P<power>[23])\}?)?\s*$")
-PLAIN_UNIT = re.compile(rf"(?P<bare>.*[\d)}}])(?P<space>\s*)(?P<words>{WORD}(?:[ /]+{WORD}){{0,4}}\.?|¢|[元円원€£₽₹])\s*(?:\^\s*\{{?(?P<power>[23])\}}?)?$")
+POWER = r"\s*(?:\^\s*\{?(?P<power>[23])\}?)?\s*$"
+TEXT_UNIT = re.compile(r"\s*\\text\{(?P<words>[^{}]*)\}" + POWER)
+PLAIN_UNIT = re.compile(
+    rf"(?P<bare>.*[\d)}}])(?P<space>\s*/?\s*)(?P<words>{WORD}(?:[ /]+{WORD}){{0,4}}\.?|\\?\$|[¢元円원€£₽₹])" + POWER
+)
+NO_UNIT = re.compile(r"\b(?:and|or|pi|sin|cos|tan|ln|log)\b")
 
 
 def split_unit(text: str) -> tuple[str, str, Fraction]:
@@ -34,22 +57,22 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
     if match := CURRENCY.match(text):
         unit, text = canonical(match["unit"].lstrip("\\")), match["sign"] + text[match.end() :]
     for pattern, name in ((PERCENT, "percent"), (DEGREES, "degree")):
-        if (match := pattern.search(text)) and match.start() > 0:
+        if (match := pattern.search(text)) and match.start() > 0 and not TRIGONOMETRY.search(text):
             return text[: match.start()].strip(), name, scale
-    if (match := TEXT_UNIT.search(text)) and match.start() > 0:
+    if (match := TEXT_UNIT.search(text)) and match.start() > 0 and not NO_UNIT.search(match["words"]):
         text, words, power = text[: match.start()].strip(), match["words"], match["power"]
     elif (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match["bare"], match["words"], match["space"]):
         text, words, power = match["bare"].strip(), match["words"], match["power"]
     else:
         return text, unit, scale
-    words = words.strip(" .")
+    text, words = text.removesuffix("/").strip(), words.strip(" .")
     first, _, others = words.partition(" ")
     if first.lower() in SCALES:
         scale, words = Fraction(SCALES[first.lower()]), others
     if match := re.search(r"\^\{?([23])\}?$", words):
         words, power = words[: match.start()], match[1]
     text = DEGREES.sub("", text)
-    return text, canonical(words, power) or unit, scale
+    return text, canonical(words.lstrip("\\"), power) or unit, scale
 
 
 def canonical(words: str, power: str | None = None) -> str:
@@ -68,6 +91,6 @@ def _is_unit(bare: str, words: str, space: str) -> bool:
         return False
     if words.lower() == "k" and not space:
         return bool(re.fullmatch(r"[-+\d.,]+", bare.strip()))
-    if len(words) == 1 and words.isascii():
-        return False
-    return words not in ("and", "or", "pi", "sin", "cos", "tan", "ln", "log") and not re.search(r"\b(?:and|or)\b", words)
+    if len(words) == 1 and words.isalpha() and words.isascii():
+        return bool(space) and words in "mgshlLNJWVA"
+    return not NO_UNIT.search(words)

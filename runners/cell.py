@@ -103,6 +103,10 @@ def clean_method(node: Node) -> dict[str, Any]:
     if method["algorithm"] is None:
         return {**method, "tree": None, "accept": None}
     tree = dict(method["tree"] or {})
+    if tree.get("policy") == "static" and tree.get("shape") is None:
+        raise UserError(
+            f"method={method['name']}: method.tree.shape is missing; give [num_steps,topk,num_draft_tokens], there is no default"
+        )
     if tree.get("shape") is not None:
         try:
             tree["shape"] = TreeShape.of(tree["shape"]).as_list()

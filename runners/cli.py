@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import conf
 from runners.cell import Cell, clean_method, positive
+from runners.cluster import run_on_cluster
 from runners.display import Display, print_table
 from runners.errors import UserError
 from runners.group import GroupRunner, Outcome, Settings
@@ -129,7 +130,8 @@ def run(asked: Asked) -> int | str:
         config=config,
     )
     runner = GroupRunner(settings, display)
-    outcomes = run_plan(plan, runner, display)
+    inline = config["launcher"]["kind"] == "inline"
+    outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, settings, config["launcher"])
     done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
     if done:
         print(
@@ -141,8 +143,8 @@ def run(asked: Asked) -> int | str:
     return report(asked.errors, outcomes)
 
 
-def run_plan(plan: Plan, runner: GroupRunner, display: Display) -> list[Outcome]:
-    """Run group after group. A cell that cannot be resolved fails alone, unless none can."""
+def run_plan(plan: Plan, runner: GroupRunner) -> list[Outcome]:
+    """Run group after group."""
     resolver, outcomes = Resolver(), []
     for group in plan.groups:
         readies: list[Ready] = [resolver.resolve(cell) for cell in group.cells]
@@ -186,6 +188,7 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
     return {
         **engine,
         "device": device,
+        "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
         "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
         "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
         "threads": engine["threads"] or (None if on_gpu else 1),

@@ -239,7 +239,7 @@ def grade_cell(
             gold=ready.prompts[line["index"]].problem.gold,
             output=line["text"],
             finish_reason=line["finish_reason"],
-            extra=ready.prompts[line["index"]].problem.extra,
+            extra={**ready.prompts[line["index"]].problem.extra, "in_thought": line["in_thought"]},
         )
         for line in generations
     ]

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evaluators.problems import Problem, load_problems
+from evaluators.problems import Problem, ProblemError, ProblemSet, load_problems
 from evaluators.prompts import render
 from runners.cell import Cell, Node, canonical, cell_id
 from runners.checkpoint import Checkpoint, locate
@@ -33,6 +33,11 @@ class Prompt:
     def sha256(self) -> str:
         """Of the prompt as sent."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def in_thought(self) -> bool:
+        """Whether the prompt ends inside an open reasoning block, so that the output begins in it."""
+        return self.text.rstrip().endswith("<think>")
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Resolver:
             else None
         )
         protocol = protocol_of(cell.benchmark)
-        problems = self._once(["problems", cell.benchmark], lambda: load_problems(cell.benchmark))
+        problems = self._once(["problems", cell.benchmark], lambda: problems_of(cell.benchmark))
         tokenizer = self._once(["tokenizer", str(target.path)], lambda: load_tokenizer(target.path))
         prompts = self._once(
             ["prompts", str(target.path), cell.benchmark, cell.model["enable_thinking"]],
@@ -125,6 +130,14 @@ def protocol_of(benchmark: Node) -> Node:
         raise UserError(f"benchmark.protocol={name}: {benchmark['name']} knows {', '.join(sorted(known))}")
     protocol: Node = known[name]
     return protocol
+
+
+def problems_of(benchmark: Node) -> ProblemSet:
+    """Load the benchmark's problems. Raises UserError where they are out of reach or not what was pinned."""
+    try:
+        return load_problems(benchmark)
+    except ProblemError as error:
+        raise UserError(str(error)) from error
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -262,6 +262,8 @@ def mismatches(spec: ServerSpec, info: Mapping[str, Any]) -> list[str]:
         "disable_cuda_graph": not engine["cuda_graph"],
         "speculative_algorithm": spec.algorithm,
     }
+    if engine["attention_backend"] == "default":
+        del asked["attention_backend"]
     if spec.algorithm != "ADAPTIVESPEC":  # our plugin never overlaps, and says so
         asked["disable_overlap_schedule"] = not engine["overlap_schedule"]
     if spec.shape:

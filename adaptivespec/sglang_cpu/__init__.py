@@ -50,6 +50,8 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
         "SGLANG_USE_CPU_ENGINE": "1",
         "PYTHONPATH": os.pathsep.join([str(STAND_IN_PATH), *entries]),
         "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+        # SGLang compiles two small functions of its drafting: that wants a C++ compiler, and seconds for each shape.
+        "TORCH_COMPILE_DISABLE": "1",
     }
 
 

@@ -16,9 +16,9 @@ def register() -> None:
     reason: SGLang only logs what a plugin raises.
     """
     if sglang_cpu.active():
-        from adaptivespec.sglang_plugin.cpu import pretend_amx
+        from adaptivespec.sglang_plugin import cpu
 
-        pretend_amx()
+        cpu.register()
     from adaptivespec.sglang_plugin import algorithm, compat, hooks
 
     problem = compat.version_problem()

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adaptivespec.options import TREE_POLICIES
 from adaptivespec.shape import TreeShape
-from adaptivespec.tree import TREE_POLICIES, AcceptHistory, CycleTree, DcsTree, HistoryOptions, TalonTree
+from adaptivespec.tree import AcceptHistory, CycleTree, DcsTree, HistoryOptions, TalonTree
 
 UNIT = st.floats(0, 1)
 

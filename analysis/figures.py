@@ -1,0 +1,242 @@
+"""Pictures, as Plotly figures: the same objects go into the report and to W&B.
+
+figures = study_figures(study)      # {"pareto": Figure, ...}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis import metrics
+from analysis.arms import Arm, Checked, Figure, Study
+from analysis.blocks import blocks
+from analysis.stats import Estimate
+from analysis.summary import order
+
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+COLOURS = {
+    "vanilla": "#999999", "eagle3": "#0072B2", "static": "#56B4E9", "talon": "#009E73",
+    "dynamic": "#E69F00", "fly": "#CC79A7", "lossy": "#D55E00", "combined": "#000000",
+}  # fmt: skip
+
+
+def style(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
+    """The layout that all figures share."""
+    return {
+        "title": {"text": title, "font": {"size": 15}},
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
+        "template": "plotly_white",
+        "margin": {"l": 55, "r": 15, "t": 60, "b": 45},
+        "legend": {"orientation": "h", "y": -0.25},
+        "height": 420,
+        **more,
+    }
+
+
+def colour(arm: Arm) -> str:
+    """A method's colour everywhere."""
+    return COLOURS.get(arm.record.method, "#666666")
+
+
+def study_figures(study: Study) -> dict[str, go.Figure]:
+    """All figures over several cells, per benchmark of each block; only those that have something to show."""
+    found: dict[str, go.Figure] = {}
+    for place, arms in tasks(study).items():
+        made = {
+            "pareto": pareto(study, arms),
+            "decomposition": decomposition(study, arms),
+            "depth": depth(arms),
+            "kappa": sweep(study, arms, "kappa"),
+            "d": sweep(study, arms, "d"),
+        }
+        for name, figure in made.items():
+            if figure is not None:
+                figure.update_layout(title_text=f"{figure.layout.title.text}<br><sub>{place}</sub>")
+                found[f"{name} {place}"] = figure
+    return found
+
+
+def tasks(study: Study) -> dict[str, list[Arm]]:
+    """Arms that may share a picture: one benchmark, one model, one setting."""
+    found: dict[str, list[Arm]] = {}
+    for block in blocks(study, None):
+        for arm in sorted(block.arms, key=order):
+            found.setdefault(f"{block.label}, {arm.record.benchmark}", []).append(arm)
+    return found
+
+
+def whiskers(figures: Sequence[Estimate]) -> dict[str, Any]:
+    """Asymmetric error bars of estimates."""
+    ends = [figure.interval or (figure.value, figure.value) for figure in figures]
+    return {
+        "type": "data", "symmetric": False, "thickness": 1,
+        "array": [end[1] - figure.value for end, figure in zip(ends, figures, strict=True)],
+        "arrayminus": [figure.value - end[0] for end, figure in zip(ends, figures, strict=True)],
+    }  # fmt: skip
+
+
+def with_recovery(study: Study, arms: Iterable[Arm]) -> list[tuple[Arm, Estimate, Estimate]]:
+    """Arms that have both figures; a strict arm keeps 100 by definition."""
+    found = []
+    for arm in arms:
+        speedup: Figure = study.speedup(arm)
+        recovery: Figure = Estimate(100.0) if arm.record.rule == "strict" else study.recovery(arm)
+        if isinstance(speedup, Estimate) and isinstance(recovery, Estimate):
+            found.append((arm, speedup, recovery))
+    return found
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other beats in both coordinates, by the first one."""
+    best = [
+        point
+        for point in points
+        if not any(other[0] >= point[0] and other[1] >= point[1] and other != point for other in points)
+    ]
+    return sorted(set(best))
+
+
+def pareto(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
+    """Speedup against recovery with intervals, and the front."""
+    known = with_recovery(study, arms)
+    if not known:
+        return None
+    figure = go.Figure(layout=style("Speedup against recovery", "recovery, %", "speedup"))
+    best = front([(recovery.value, speedup.value) for _, speedup, recovery in known])
+    figure.add_scatter(
+        x=[x for x, _ in best],
+        y=[y for _, y in best],
+        mode="lines",
+        name="Pareto front",
+        line={"dash": "dot", "color": "#888"},
+    )
+    for arm, speedup, recovery in known:
+        figure.add_scatter(
+            x=[recovery.value], y=[speedup.value], name=arm.record.label, mode="markers", marker={"color": colour(arm), "size": 9},
+            error_x=whiskers([recovery]), error_y=whiskers([speedup]),
+        )  # fmt: skip
+    return figure
+
+
+def decomposition(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
+    """speedup = tau / step cost: tau as bars, the step cost as what it is divided by."""
+    rows = []
+    for arm in arms:
+        speedup, tau = study.speedup(arm), arm.tau
+        if isinstance(speedup, Estimate) and isinstance(tau, Estimate):
+            rows.append((arm.record.label, tau.value, metrics.step_cost(tau.value, speedup.value), speedup.value))
+    if not rows:
+        return None
+    labels, taus, costs, speedups = (list(column) for column in zip(*rows, strict=True))
+    figure = go.Figure(layout=style("speedup = tau / step cost", "", "", barmode="group"))
+    for name, values, shade in (
+        ("tau", taus, "#56B4E9"),
+        ("step cost (plain steps)", costs, "#E69F00"),
+        ("speedup", speedups, "#009E73"),
+    ):
+        figure.add_bar(x=labels, y=values, name=name, marker_color=shade, text=[f"{value:.2f}" for value in values])
+    return figure
+
+
+def depth(arms: Sequence[Arm]) -> go.Figure | None:
+    """Share of verify steps in which at least so many drafts were accepted (the engine's histogram)."""
+    figure = go.Figure(layout=style("Acceptance by depth", "at least so many drafts accepted", "share of verify steps"))
+    for arm in arms:
+        histogram = metrics.pooled_histogram(pd.concat([cell.frame for cell in arm.cells]))
+        if histogram:
+            shares = metrics.acceptance_by_depth(histogram)
+            figure.add_scatter(
+                x=list(shares),
+                y=list(shares.values()),
+                name=arm.record.label,
+                mode="lines+markers",
+                line_color=colour(arm),
+            )
+    return figure if figure.data else None
+
+
+def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
+    """Speedup, tau and recovery over kappa or d, as in Tables 4 and 3; needs two values at least."""
+    right = {"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}, "showgrid": False}
+    figure = go.Figure(layout=style(f"Sweep over {option}", option, "speedup, tau", yaxis2=right))
+    for method in ("dynamic",) if option == "d" else ("lossy", "combined"):
+        known = [arm for arm in arms if arm.record.method == method and getattr(arm.record, option) is not None]
+        if len({getattr(arm.record, option) for arm in known}) < 2:
+            continue
+        known.sort(key=lambda arm: float(getattr(arm.record, option)))
+        add_line(figure, f"{method} speedup", option, [(arm, study.speedup(arm)) for arm in known], dash="solid")
+        add_line(figure, f"{method} tau", option, [(arm, arm.tau) for arm in known], dash="dash")
+        if method != "dynamic":
+            add_line(
+                figure,
+                f"{method} recovery",
+                option,
+                [(arm, study.recovery(arm)) for arm in known],
+                dash="dot",
+                axis="y2",
+            )
+    return figure if figure.data else None
+
+
+def add_line(
+    figure: go.Figure, name: str, option: str, points: Sequence[tuple[Arm, Figure]], dash: str, axis: str = "y"
+) -> None:
+    """Add one metric's line over an option, with intervals; arms without the figure are left out."""
+    shown = [(arm, one) for arm, one in points if isinstance(one, Estimate)]
+    if shown:
+        figure.add_scatter(
+            x=[getattr(arm.record, option) for arm, _ in shown], y=[one.value for _, one in shown], yaxis=axis, name=name, mode="lines+markers",
+            error_y=whiskers([one for _, one in shown]), line={"dash": dash, "color": colour(shown[0][0])},
+        )  # fmt: skip
+
+
+def cell_figures(cell: Checked) -> dict[str, go.Figure]:
+    """Figures of one cell: tau and acceptance by depth, shapes over time, DCS histogram."""
+    arm = Arm((cell,))
+    made = {"depth": depth([arm]), "shapes": shapes(cell), **trace_figures(cell)}
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def shapes(cell: Checked) -> go.Figure | None:
+    """How often each tree shape was chosen."""
+    counts = metrics.pooled_shapes(cell.frame)
+    if not counts:
+        return None
+    figure = go.Figure(
+        layout=style(
+            f"Tree shapes<br><sub>{cell.record.place}</sub>", "(num_steps, topk, num_draft_tokens)", "verify steps"
+        )
+    )
+    figure.add_bar(x=["({},{},{})".format(*shape) for shape in counts], y=list(counts.values()), marker_color="#0072B2")
+    return figure
+
+
+def trace_figures(cell: Checked, n_items: int = 3) -> dict[str, go.Figure]:
+    """From the trace: depth of the shapes chosen over the steps of the first items, and the histogram of DCS."""
+    if not cell.record.cell["trace"]:
+        return {}
+    over_time = go.Figure(
+        layout=style(f"Shapes over time<br><sub>{cell.record.place}</sub>", "verify step", "num_steps")
+    )
+    scores: list[float] = []
+    for place, line in enumerate(cell.record.generations()):
+        steps = line["trace"] or []
+        scores += [step["dcs"] for step in steps if step["dcs"] is not None]
+        if place < n_items and steps:
+            over_time.add_scatter(
+                y=[step["shape"][0] for step in steps], mode="lines", line_shape="hv", name=line["item"]
+            )
+    if not scores:
+        return {}
+    histogram = go.Figure(
+        layout=style(f"Draft confidence score<br><sub>{cell.record.place}</sub>", "DCS", "share of steps")
+    )
+    histogram.add_histogram(
+        x=scores, xbins={"start": 0, "end": 1.0001, "size": 0.05}, histnorm="probability", marker_color="#E69F00"
+    )
+    return {"shapes_over_time": over_time, "dcs": histogram}

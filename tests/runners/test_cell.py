@@ -1,0 +1,93 @@
+import re
+from collections.abc import Callable
+
+import pytest
+
+from runners.cell import Cell, cell_id
+from runners.errors import UserError
+
+CellOf = Callable[..., Cell]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["method=lossy", "kappa=0.1"], ["method=lossy", "kappa=1e-1"]),
+        (["method=vanilla", "kappa=0.1"], ["method=vanilla", "kappa=0.3"]),
+        (["method=eagle3", "trace=true"], ["method=eagle3", "trace=false"]),
+        (["method=vanilla"], ["method=vanilla", "model.draft.id=other"]),
+    ],
+)
+def test_the_same_cell_written_differently_is_one(cell_of: CellOf, one: list[str], other: list[str]) -> None:
+    assert cell_of(*one).key == cell_of(*other).key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "benchmark.protocols.default.max_new_tokens=99",
+        "benchmark.protocols.default.template='{question}!'",
+        "model.target.revision=abc",
+        "model.draft.path=elsewhere",
+        "engine.dtype=bfloat16",
+        "kappa=0.21",
+        "d=0.4",
+        "limit=5",
+        "seed=1",
+    ],
+)
+def test_whatever_changes_a_result_makes_another_cell(cell_of: CellOf, change: str) -> None:
+    assert cell_of("method=combined", change).key != cell_of("method=combined").key
+
+
+def test_key_order_does_not_change_the_id() -> None:
+    described = {"method": {"name": "m"}, "model": {"name": "a"}, "benchmark": {"name": "b"}, "seed": 0}
+    assert cell_id(described) == cell_id(dict(reversed(described.items())))
+
+
+def test_an_id_is_a_safe_folder_name() -> None:
+    described = {"method": {"name": "tree=[3,4,4]/x"}, "model": {"name": "a b"}, "benchmark": {"name": "b"}}
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", cell_id(described))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["limit=-1"], "limit=-1: expected a whole number above 0"),
+        (["limit=0"], "limit=0"),
+        (["limit=2.5"], "limit=2.5"),
+        (["limit='3'"], "limit='3'"),
+        (["seed=-1"], "seed=-1"),
+        (["method=lossy", "kappa=0"], "kappa=0"),
+        (["method=lossy", "kappa=05"], "kappa='05'"),
+        (["method=dynamic", "d=-1"], "d=-1"),
+        (["method=static", "method.tree.shape=[3,1,5]"], r"shape=\[3, 1, 5\].*num_steps \+ 1"),
+        (["method=static", "method.tree.shape=[0,1,4]"], "num_steps=0"),
+        (["method=eagle3", "method.tree.shape=[3,1,5]"], r"shape=\[3, 1, 5\]"),
+        (["method=eagle3", "method.tree.shape=[3,1]"], "num_steps, topk, num_draft_tokens"),
+        (["method=eagle3", "~method.tree.shape"], "shape"),
+        (["method=eagle3", "model.draft=null"], "model.draft is null"),
+        (["method=eagle3", "method.accept.rule=margin"], "strict rule"),
+        (["engine.dtype=int8"], "engine.dtype=int8"),
+    ],
+)
+def test_bad_input_is_refused_with_the_value(cell_of: CellOf, overrides: list[str], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        cell_of(*overrides)
+
+
+@pytest.mark.parametrize("shape", ["[3,1,4]", "[3,4,4]", "[7,1,8]", "[6,2,7]"])
+def test_valid_shapes_are_taken(cell_of: CellOf, shape: str) -> None:
+    assert cell_of("method=static", f"method.tree.shape={shape}").method["tree"]["shape"] == eval(shape)
+
+
+def test_the_papers_kappa_comes_with_the_pair(cell_of: CellOf) -> None:
+    pairs = {
+        ("combined", "deepseek_r1_8b", "math500"): 0.05,
+        ("lossy", "deepseek_r1_8b", "math500"): 0.1,
+        ("lossy", "deepseek_r1_8b", "humaneval"): 0.2,
+        ("combined", "qwen3_8b", "gsm8k"): 0.1,
+    }
+    for (method, model, benchmark), kappa in pairs.items():
+        cell = cell_of(f"method={method}", f"model={model}", f"benchmark={benchmark}")
+        assert cell.method["accept"]["kappa"] == kappa

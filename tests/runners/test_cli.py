@@ -1,0 +1,89 @@
+"""The command line as a person meets it; nothing here starts a server."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "run.py"), "engine.device=cpu", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["method=eagel3"], ["eagel3", "eagle3"]),
+        (["kapa=0.1"], ["kapa"]),
+        (["limit=-1"], ["limit=-1"]),
+        (["method=eagle3", "model.draft=null"], ["model.draft"]),
+        (["method=static", "method.tree.shape=[3,1,5]"], ["3, 1, 5"]),
+        (["method=vanilla", "kappa=0.1"], ["kappa=0.1", "vanilla"]),
+        (["method=eagle3", "model.draft.path=nowhere", "model.target.path=nowhere"], ["nowhere", "model.target.path"]),
+        (["benchmark.protocol=other"], ["other", "default"]),
+        (["engine.device=tpu"], ["engine.device=tpu"]),
+        (["references=maybe"], ["references=maybe"]),
+    ],
+)
+def test_bad_input_ends_with_one_clear_message(arguments: list[str], told: list[str], tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    for words in told:
+        assert words in done.stderr
+
+
+def test_a_draft_folder_without_weights_is_named(tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "config.json").write_text("{}")
+    done = run(
+        "method=eagle3",
+        f"model.target.path={ROOT / 'adaptivespec/demo/drafter'}",
+        f"model.draft.path={draft}",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "holds no *.safetensors" in done.stderr
+
+
+def test_no_network_and_no_cache_says_what_to_do(tmp_path: Path) -> None:
+    environment = {
+        "ADAPTIVESPEC_CACHE": str(tmp_path / "empty"),
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_NO_INDEX": "1",
+    }
+    done = run("method=vanilla", cwd=tmp_path, PIP_FIND_LINKS="", PIP_CONFIG_FILE=os.devnull, **environment)
+    assert done.returncode == 1
+    assert "model.target.path=FOLDER" in done.stderr
+    assert not list((tmp_path / "empty").glob("*/model.safetensors"))
+
+
+def test_the_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
+    done = run("method=vanilla", "model=llama31_8b", cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "meta-llama/Llama-3.1-8B-Instruct" in done.stderr
+    assert "model.target.path=FOLDER" in done.stderr
+
+
+def test_all_failures_of_a_sweep_are_listed(tmp_path: Path) -> None:
+    done = run("hydra.mode=MULTIRUN", "method=lossy", "kappa=0,-1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "kappa=0" in done.stderr
+    assert "kappa=-1" in done.stderr
+
+
+def test_the_papers_plan_can_be_shown_anywhere(tmp_path: Path) -> None:
+    done = run("+sweep=table5", "dry_run=true", cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert (
+        "9 cells, 3 server starts" in done.stdout.replace("18 cells, 6", "")
+        or "18 cells, 6 server starts" in done.stdout
+    )
+    assert "unknown" in done.stdout

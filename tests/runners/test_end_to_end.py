@@ -1,0 +1,160 @@
+"""The real server with the real demo model on the CPU: measured, lossless, resumable, and gone afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runners.server import MARK
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.server
+LIMIT = 3
+ARMS = "vanilla,eagle3,combined"
+COMMON = (
+    "engine.device=cpu",
+    "benchmark=humaneval",
+    f"limit={LIMIT}",
+    "engine.warmup=1",
+    "benchmark.protocols.default.max_new_tokens=48",
+)
+
+
+def command(results: Path, *arguments: str) -> list[str]:
+    return [sys.executable, str(ROOT / "run.py"), *COMMON, f"results_dir={results}", *arguments]
+
+
+def run(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(results, *arguments), capture_output=True, text=True, check=False, timeout=500)
+
+
+def read(results: Path) -> dict[str, dict[str, Any]]:
+    """Return each method's record, generations and grades."""
+    cells = {}
+    for record in results.glob("*/record.json"):
+        folder = record.parent
+        lines = {
+            name: [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+            for name in ("generations", "grades")
+        }
+        cells[folder.name.split("-")[0]] = {"record": json.loads(record.read_text()), "folder": folder, **lines}
+    return cells
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One sweep over three arms, with the lossless gate."""
+    results = tmp_path_factory.mktemp("results")
+    return results, run(results, "hydra.mode=MULTIRUN", f"method={ARMS}", "lossless.check=on")
+
+
+@pytest.fixture(scope="module")
+def cells(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> dict[str, dict[str, Any]]:
+    return read(swept[0])
+
+
+def test_every_arm_has_its_record_and_the_table_is_printed(
+    swept: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    results, done = swept
+    assert done.returncode == 0, done.stderr
+    assert set(read(results)) == set(ARMS.split(","))
+    assert "3 server starts" in done.stdout
+    assert "speedup" in done.stdout
+    assert all(f"[{number}/3]" in done.stdout for number in (1, 2, 3))
+
+
+def test_strict_is_token_identical_to_vanilla_in_float32(cells: dict[str, dict[str, Any]]) -> None:
+    outputs = {name: [line["output_ids"] for line in cells[name]["generations"]] for name in ("vanilla", "eagle3")}
+    assert outputs["eagle3"] == outputs["vanilla"]
+    assert (cells["eagle3"]["folder"] / "lossless.jsonl").read_text() == ""
+
+
+def test_the_counts_are_the_engines_and_fit_together(cells: dict[str, dict[str, Any]]) -> None:
+    for name, cell in cells.items():
+        metrics, lines = cell["record"]["metrics"], cell["generations"]
+        assert [line["index"] for line in lines] == list(range(LIMIT))
+        assert metrics["output_tokens"] == sum(len(line["output_ids"]) for line in lines)
+        assert metrics["throughput_tok_s"] == pytest.approx(
+            metrics["output_tokens"] / sum(line["latency_s"] for line in lines)
+        )
+        assert (metrics["tau"] is None) == (name == "vanilla")
+        assert len(cell["grades"]) == LIMIT
+    for line in cells["combined"]["generations"]:
+        assert 1 + sum(step["committed"] for step in line["trace"]) == line["output_tokens"]
+        assert len(line["trace"]) == line["verify_steps"]
+
+
+def test_a_second_run_generates_nothing(
+    swept: tuple[Path, subprocess.CompletedProcess[str]], cells: dict[str, dict[str, Any]]
+) -> None:
+    done = run(swept[0], "method=eagle3")
+    assert "0 server starts" in done.stdout
+    assert "(was done)" in done.stdout
+    assert read(swept[0])["eagle3"]["generations"] == cells["eagle3"]["generations"]
+
+
+def wait_for_lines(results: Path, count: int) -> int:
+    """Wait until an unfinished cell has `count` outputs; return how many there are."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        for path in results.glob("*/generations.jsonl"):
+            lines = path.read_bytes().count(b"\n")
+            if lines >= count:
+                return lines
+        time.sleep(0.05)
+    raise AssertionError("no output appeared")
+
+
+def servers_of(pid: int) -> list[psutil.Process]:
+    """All processes with a server's mark whose session began under `pid`."""
+    children = psutil.Process(pid).children(recursive=True)
+    marks = {process.environ().get(MARK) for process in children} - {None}
+    return [process for process in psutil.process_iter() if marked(process) in marks]
+
+
+def marked(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK)
+    except psutil.Error:
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_the_middle_it_leaves_nothing_behind_and_goes_on(
+    number: signal.Signals, tmp_path: Path, cells: dict[str, dict[str, Any]]
+) -> None:
+    parent = subprocess.Popen(
+        command(tmp_path, "method=vanilla"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    made = wait_for_lines(tmp_path, 1)
+    family = servers_of(parent.pid)
+    assert family
+    os.kill(parent.pid, number)
+    parent.wait(timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    if number == signal.SIGINT:
+        return  # one resume is enough
+    before = read_lines(tmp_path)
+    assert len(before) >= made
+    done = run(tmp_path, "method=vanilla")
+    assert done.returncode == 0, done.stderr
+    after = read(tmp_path)["vanilla"]["generations"]
+    assert after[: len(before)] == before  # nothing generated is generated again
+    assert [line["output_ids"] for line in after] == [line["output_ids"] for line in cells["vanilla"]["generations"]]
+
+
+def read_lines(results: Path) -> list[dict[str, Any]]:
+    (path,) = results.glob("*/generations.jsonl")
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]

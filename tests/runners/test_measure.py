@@ -1,0 +1,54 @@
+import pytest
+
+from runners.measure import measure, validity
+
+
+def line(tokens: int, seconds: float, steps: int | None, **more: object) -> dict:
+    return {
+        "output_tokens": tokens, "latency_s": seconds, "verify_steps": steps, "prompt_tokens": 10, "finish_reason": "stop",
+        "adaptivespec": None, "started_at": "2026-01-01T00:00:00.000+00:00", **more,
+    }  # fmt: skip
+
+
+def grade(correct: bool, ungradable: bool = False, paper: bool | None = None) -> dict:
+    return {"correct": correct, "ungradable": ungradable, "paper_correct": paper}
+
+
+def test_metrics_by_hand() -> None:
+    lines = [line(100, 2.0, 40), line(50, 1.0, 20, finish_reason="length")]
+    metrics = measure(lines, [grade(True, paper=False), grade(False, ungradable=True, paper=False)], 4, 1)
+    assert metrics["throughput_tok_s"] == 50
+    assert metrics["tau"] == 150 / 60
+    assert metrics["committed_per_step"] == 148 / 60
+    assert metrics["accuracy"] == 0.25  # items without an output stay in the denominator
+    assert metrics["accuracy_paper"] == 0
+    assert (metrics["n_failed"], metrics["n_ungradable"], metrics["n_truncated"]) == (2, 1, 1)
+
+
+def test_vanilla_has_no_tau() -> None:
+    metrics = measure([line(10, 1.0, None)], [grade(True)], 1, 1)
+    assert metrics["tau"] is None
+    assert metrics["accuracy_paper"] is None
+
+
+def test_overlapping_requests_count_wall_time() -> None:
+    lines = [line(100, 2.0, None), line(100, 2.0, None, started_at="2026-01-01T00:00:00.500+00:00")]
+    assert measure(lines, [grade(True)] * 2, 2, 2)["throughput_tok_s"] == pytest.approx(200 / 2.5)
+
+
+def test_shapes_and_promotions_add_up() -> None:
+    totals = [
+        {"promotions": 2, "steps_per_shape": {"3,4,4": 5}},
+        {"promotions": 1, "steps_per_shape": {"3,4,4": 1, "7,1,8": 2}},
+    ]
+    metrics = measure([line(9, 1.0, 5, adaptivespec=total) for total in totals], [grade(True)] * 2, 2, 1)
+    assert metrics["promotions"] == 3
+    assert metrics["steps_per_shape"] == {"3,4,4": 6, "7,1,8": 2}
+
+
+def test_truncation_is_flagged_and_no_acceptance_is_fatal() -> None:
+    cut = measure([line(10, 1.0, 5, finish_reason="length")], [grade(True)], 1, 1)
+    assert [flag["code"] for flag in validity(cut)["flags"]] == ["TRUNCATED"]
+    assert validity(cut)["valid"]
+    dead = measure([line(10, 1.0, 9)], [grade(True)], 1, 1)
+    assert not validity(dead)["valid"]
