@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import psutil
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -191,7 +192,7 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
         "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
         "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
         "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
-        "threads": engine["threads"] or (None if on_gpu else 1),
+        "threads": engine["threads"] or (None if on_gpu else psutil.cpu_count(logical=False)),
     }
 
 

@@ -9,22 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class _SlotCache:
-    """The slots of one forward pass, worked out by its first layer and reused by the others."""
+class _ForwardCache:
+    """What all layers of one forward pass share, worked out by its first layer: slots, and masks."""
 
     def __init__(self) -> None:
-        self._key: tuple[int, list[int], list[int]] | None = None
+        self._key: tuple[object, ...] | None = None
         self._layers: set[int] = set()
         self._slots: list[Tensor | slice] = []
+        self.masks: dict[int, Tensor | None] = {}
+        """By request; filled by `extend_attention_cpu`."""
 
-    def get(self, layer: int, req_to_token: Tensor, rows: list[int], lengths: list[int]) -> list[Tensor | slice]:
+    def get(
+        self, layer: int, req_to_token: Tensor, rows: list[int], lengths: list[int], *mask_key: object
+    ) -> list[Tensor | slice]:
         """Slots per request: a slice where they are one rising run, else indices. `layer` is its buffer's address.
 
         A layer that comes twice means a new forward pass: the table may have been rewritten since.
         """
-        key = (req_to_token.data_ptr(), rows, lengths)
+        key = (req_to_token.data_ptr(), rows, lengths, *mask_key)
         if key != self._key or layer in self._layers:
-            self._key, self._layers = key, set()
+            self._key, self._layers, self.masks = key, set(), {}
             self._slots = [_run(req_to_token[row, :length]) for row, length in zip(rows, lengths, strict=True)]
         self._layers.add(layer)
         return self._slots
@@ -39,7 +43,7 @@ def _run(slots: Tensor) -> Tensor | slice:
     return slots
 
 
-_slot_cache = _SlotCache()
+_forward_cache = _ForwardCache()
 
 
 def _read(buffer: Tensor, slots: Tensor | slice, dtype: torch.dtype) -> Tensor:
@@ -49,13 +53,11 @@ def _read(buffer: Tensor, slots: Tensor | slice, dtype: torch.dtype) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """q [n, heads, dim] on k, v [1, kv_heads, length, dim]; mask [n, length] or none; returns [n, heads, dim]."""
+    """q [n, heads, dim] on k, v [1, kv_heads, length, dim]; mask [group * n, length] or none; returns [n, heads, dim]."""
     n, heads, dim = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads
     folded = q.view(n, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(1, kv_heads, group * n, dim)
-    if mask is not None:
-        mask = mask.repeat(group, 1)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scale)
     return out.view(kv_heads, group, n, -1).permute(2, 0, 1, 3).reshape(n, heads, -1)
 
@@ -103,7 +105,7 @@ def decode_attention_cpu(
     if q.shape[0] > 1:
         _decode_batch(q, k_buffer, v_buffer, out, req_to_token[req_pool_indices], seq_lens, scale)
         return
-    slots = _slot_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), seq_lens.tolist())[0]
+    slots = _forward_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), seq_lens.tolist())[0]
     out[:] = _attend(q, _read(k_buffer, slots, q.dtype), _read(v_buffer, slots, q.dtype), scale, None)
 
 
@@ -152,19 +154,26 @@ def extend_attention_cpu(
     """
     _refuse(k_scale, v_scale, logit_cap, is_cross, window, sinks)
     lengths, counts = seq_lens.tolist(), extend_lens.tolist()
-    slots = _slot_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), lengths)
+    mask_key = (counts, is_causal, q.dtype, q.shape[1], None if tree_mask is None else tree_mask.data_ptr())
+    slots = _forward_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), lengths, *mask_key)
+    masks, group = _forward_cache.masks, q.shape[1] // k_buffer.shape[1]
     for i, (length, n, start) in enumerate(zip(lengths, counts, extend_start.tolist(), strict=True)):
+        if i not in masks:
+            tree = tree_mask.view(-1, n, n)[i] if tree_mask is not None else None
+            masks[i] = _extend_mask(n, length, tree, is_causal, group, q.dtype)
         keys, values = _read(k_buffer, slots[i], q.dtype), _read(v_buffer, slots[i], q.dtype)
-        mask = _extend_mask(n, length, tree_mask.view(-1, n, n)[i] if tree_mask is not None else None, is_causal)
-        out[start : start + n] = _attend(q[start : start + n], keys, values, scale, mask)
+        out[start : start + n] = _attend(q[start : start + n], keys, values, scale, masks[i])
 
 
-def _extend_mask(n: int, length: int, tree: Tensor | None, is_causal: bool) -> Tensor | None:
-    """Mask [n, length] of n new tokens behind length - n old ones; none where all is visible."""
+def _extend_mask(
+    n: int, length: int, tree: Tensor | None, is_causal: bool, group: int, dtype: torch.dtype
+) -> Tensor | None:
+    """What is added to the scores of n new tokens behind length - n old ones, [group * n, length]; none if all is seen."""
     if tree is None and (n == 1 or not is_causal):
         return None
-    mask = torch.ones((n, length), dtype=torch.bool)
+    seen = torch.ones((n, length), dtype=torch.bool)
     if tree is None:
-        return mask.tril(length - n)
-    mask[:, length - n :] = tree
-    return mask
+        seen = seen.tril(length - n)
+    else:
+        seen[:, length - n :] = tree
+    return torch.zeros((n, length), dtype=dtype).masked_fill_(~seen, float("-inf")).repeat(group, 1)
