@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from synthetic import END, Item, Spec, write_cell
 
 from analysis.arms import Study
 from analysis.lossless import compare_outputs, first_difference, judge, main
 from analysis.records import Record, load
+from tests.analysis.synthetic import END, Item, Spec, write_cell
 
 LONG = tuple(range(10, 110))
 

@@ -1,12 +1,12 @@
 """Each metric's definition, on inputs whose right answer is known; the ids are those of reports by other projects' users."""
 
 import pytest
-from synthetic import Item, Spec, write_cell
 
 from analysis import metrics
 from analysis.arms import Study
 from analysis.records import id_digits
 from analysis.stats import Estimate
+from tests.analysis.synthetic import Item, Spec, write_cell
 
 
 def test_r007_one_counter_for_both_arms(tmp_path) -> None:

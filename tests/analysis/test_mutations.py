@@ -4,10 +4,10 @@ import copy
 from collections.abc import Callable
 
 import pytest
-from synthetic import END, MACHINE, Cell, Item, Spec, write_cell
 
 from analysis.arms import Missing, Study
 from analysis.compare import differences
+from tests.analysis.synthetic import END, MACHINE, Cell, Item, Spec, write_cell
 
 ITEMS = [Item(latency_s=1.0 + place / 10, tokens=61, steps=30) for place in range(10)]
 ARMS = ("vanilla", "eagle3", "dynamic", "lossy", "combined")

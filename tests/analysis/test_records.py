@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from synthetic import Item, Spec, write_cell
 
 from analysis.metrics import items
 from analysis.records import cut_trace, load, parse_line
+from tests.analysis.synthetic import Item, Spec, write_cell
 
 
 def test_counting_steps_without_reading_them_gives_the_same_items(tmp_path) -> None:

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from synthetic import Item, Spec, write_cell
 
 from analysis import report
 from analysis.inspector import parts
+from tests.analysis.synthetic import Item, Spec, write_cell
 
 ITEMS = [Item(tokens=61, steps=20, latency_s=1 + place / 10, correct=place % 3 > 0, promotions=2) for place in range(9)]
 EVIL = "</script><script>throw new Error('a model wrote this')</script>"

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic import A100, MACHINE, Item, Spec, write_cell
 
 from analysis import tables
+from tests.analysis.synthetic import A100, MACHINE, Item, Spec, write_cell
 
 N = 8
 TOKENS = 121

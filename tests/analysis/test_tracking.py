@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from synthetic import Item, Spec, write_cell
 
 from analysis import dashboard, tracking
+from tests.analysis.synthetic import Item, Spec, write_cell
 
 
 def names(tmp_path) -> list[str]:

@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "adaptivespec" / "sglang_plugin"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from conftest import Client, adaptive, serving
+from tests.adaptivespec.sglang_plugin.conftest import Client, adaptive, serving
 
 PROMPTS = [[10 * i + j for j in range(12)] for i in range(1, 5)]
 SHAPE = [3, 1, 4]

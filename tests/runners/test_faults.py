@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_server import FakeSpec, info
 
 from runners import group as group_module
 from runners.cell import Cell
 from runners.display import Display
 from runners.group import GroupRunner, Settings
 from runners.resolve import Ready, Resolver
+from tests.runners.test_server import FakeSpec, info
 
 
 @pytest.fixture

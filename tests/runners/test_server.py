@@ -158,11 +158,11 @@ def test_a_dead_parent_takes_its_server_along(tmp_path: Path) -> None:
     import subprocess
 
     code = (
-        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_server as t\n"
+        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import tests.runners.test_server as t\n"
         "with t.start(Path(sys.argv[2])) as server: print(server.id, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(FAKE.parent), str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(FAKE.parents[2]), str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     with parent.stdout:

@@ -18,8 +18,6 @@ import requests
 
 from adaptivespec import sglang_cpu
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 START_S = 300
 FLAGS = {
     "device": "cpu",
@@ -136,7 +134,7 @@ def _answers(client: Client) -> bool:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(target, drafter)."""
-    import tiny_model
+    from tests.adaptivespec.sglang_plugin import tiny_model
 
     return tiny_model.write(tmp_path_factory.mktemp("tiny"))
 

@@ -6,7 +6,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import START_S, adaptive, command, environment, free_port
+
+from tests.adaptivespec.sglang_plugin.conftest import START_S, adaptive, command, environment, free_port
 
 pytestmark = pytest.mark.server  # imports SGLang
 

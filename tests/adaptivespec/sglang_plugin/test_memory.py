@@ -2,7 +2,8 @@
 
 import psutil
 import pytest
-from conftest import Client
+
+from tests.adaptivespec.sglang_plugin.conftest import Client
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -8,7 +8,8 @@ from typing import Any
 import openai
 import pytest
 import requests
-from conftest import Client, body
+
+from tests.adaptivespec.sglang_plugin.conftest import Client, body
 
 pytestmark = pytest.mark.server
 
