@@ -79,7 +79,9 @@ def grade(
     limits = limits or {name: packaged_limits(name) for name in {answer.benchmark for answer in answers}}
     if any(is_code(answer) for answer in answers):
         sandbox.require(allow_unconfined=allow_unconfined)
-    with ThreadPoolExecutor(workers) as programs, _formula_workers(workers, limits) as formulas:
+    # A few answers are done before a second process has started, which would then end with a traceback on the screen.
+    n_processes = min(workers, 1 + sum(not is_code(answer) for answer in answers) // 16)
+    with ThreadPoolExecutor(workers) as programs, _formula_workers(n_processes, limits) as formulas:
         futures: list[Future[Verdict]] = []
         for answer in answers:
             limit = limits[answer.benchmark]
