@@ -102,6 +102,32 @@ def test_decode_stores_the_new_token_and_attends_to_all(kernel: ModuleType, seed
         torch.testing.assert_close(out[i : i + 1], attend(q[i : i + 1], k_buffer[index], v_buffer[index], visible))
 
 
+def test_a_rewritten_table_at_a_freed_tensors_address_is_read_anew(kernel: ModuleType) -> None:
+    """Same addresses, rows and lengths as the pass before, other slots: nothing of that pass may be reused."""
+    from sgl_kernel.attention import _ForwardCache
+
+    cache, buffers = _ForwardCache(), torch.zeros(2, SLOTS, KV_HEADS, DIM)
+    storage = torch.tensor([[3, 9, 4]])
+    rows = torch.zeros(1, dtype=torch.int64)
+    first = cache.get(buffers[0], storage.view(1, 3), rows, torch.tensor([3]))
+    storage.copy_(torch.tensor([[7, 1, 2]]))
+    again = cache.get(buffers[1], storage.view(1, 3), rows, torch.tensor([3]))
+    assert isinstance(first[0], torch.Tensor) and isinstance(again[0], torch.Tensor)
+    assert again[0].tolist() == [7, 1, 2]
+
+
+def test_layers_of_one_pass_share_their_slots(kernel: ModuleType) -> None:
+    from sgl_kernel.attention import _ForwardCache
+
+    cache, buffers = _ForwardCache(), torch.zeros(2, SLOTS, KV_HEADS, DIM)
+    table, rows, lengths = torch.tensor([[3, 4, 5]]), torch.zeros(1, dtype=torch.int64), torch.tensor([3])
+    first = cache.get(buffers[0], table, rows, lengths)
+    assert first == [slice(3, 6)]
+    assert cache.get(buffers[1], table, rows, lengths) is first
+    table.copy_(torch.tensor([[6, 7, 8]]))
+    assert cache.get(buffers[0], table, rows, lengths) == [slice(6, 9)], "a layer seen twice starts a new pass"
+
+
 def test_what_the_stand_in_lacks_is_refused(kernel: ModuleType) -> None:
     q = torch.zeros(1, HEADS, DIM)
     buffer = torch.zeros(SLOTS, KV_HEADS, DIM)

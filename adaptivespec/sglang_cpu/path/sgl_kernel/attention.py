@@ -4,34 +4,54 @@ Two things make it fast for one or few requests: the heads of a query group are 
 key or value is repeated; and where a request's slots are one run, its keys are a view of the cache, not a copy.
 """
 
+import weakref
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 class _ForwardCache:
-    """What all layers of one forward pass share, worked out by its first layer: slots, and masks."""
+    """What all layers of one forward pass share, worked out by its first layer: slots, and masks.
+
+    The tensors of a pass are known by identity, not by address: a freed tensor's memory is soon another's.
+    """
 
     def __init__(self) -> None:
-        self._key: tuple[object, ...] | None = None
+        self._tensors: tuple[weakref.ref[Tensor] | None, ...] = ()
+        self._values: tuple[object, ...] = ()
         self._layers: set[int] = set()
         self._slots: list[Tensor | slice] = []
         self.masks: dict[int, Tensor | None] = {}
         """By request; filled by `extend_attention_cpu`."""
 
     def get(
-        self, layer: int, req_to_token: Tensor, rows: list[int], lengths: list[int], *mask_key: object
+        self,
+        layer: Tensor,
+        req_to_token: Tensor,
+        rows: Tensor,
+        seq_lens: Tensor,
+        tree_mask: Tensor | None = None,
+        values: tuple[object, ...] = (),
     ) -> list[Tensor | slice]:
-        """Slots per request: a slice where they are one rising run, else indices. `layer` is its buffer's address.
+        """Slots per request: a slice where they are one rising run, else indices. `layer` is the layer's key buffer.
 
         A layer that comes twice means a new forward pass: the table may have been rewritten since.
         """
-        key = (req_to_token.data_ptr(), rows, lengths, *mask_key)
-        if key != self._key or layer in self._layers:
-            self._key, self._layers, self.masks = key, set(), {}
-            self._slots = [_run(req_to_token[row, :length]) for row, length in zip(rows, lengths, strict=True)]
-        self._layers.add(layer)
+        row_list, lengths = rows.tolist(), seq_lens.tolist()
+        values = (row_list, lengths, *values)
+        tensors = (req_to_token, rows, seq_lens, tree_mask)
+        if values != self._values or not self._same(tensors) or layer.data_ptr() in self._layers:
+            self._tensors = tuple(None if t is None else weakref.ref(t) for t in tensors)
+            self._values, self._layers, self.masks = values, set(), {}
+            self._slots = [_run(req_to_token[row, :length]) for row, length in zip(row_list, lengths, strict=True)]
+        self._layers.add(layer.data_ptr())
         return self._slots
+
+    def _same(self, tensors: tuple[Tensor | None, ...]) -> bool:
+        if len(tensors) != len(self._tensors):
+            return False
+        return all((None if ref is None else ref()) is t for ref, t in zip(self._tensors, tensors, strict=True))
 
 
 def _run(slots: Tensor) -> Tensor | slice:
@@ -105,7 +125,7 @@ def decode_attention_cpu(
     if q.shape[0] > 1:
         _decode_batch(q, k_buffer, v_buffer, out, req_to_token[req_pool_indices], seq_lens, scale)
         return
-    slots = _forward_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), seq_lens.tolist())[0]
+    slots = _forward_cache.get(k_buffer, req_to_token, req_pool_indices, seq_lens)[0]
     out[:] = _attend(q, _read(k_buffer, slots, q.dtype), _read(v_buffer, slots, q.dtype), scale, None)
 
 
@@ -154,8 +174,8 @@ def extend_attention_cpu(
     """
     _refuse(k_scale, v_scale, logit_cap, is_cross, window, sinks)
     lengths, counts = seq_lens.tolist(), extend_lens.tolist()
-    mask_key = (counts, is_causal, q.dtype, q.shape[1], None if tree_mask is None else tree_mask.data_ptr())
-    slots = _forward_cache.get(k_buffer.data_ptr(), req_to_token, req_pool_indices.tolist(), lengths, *mask_key)
+    mask_values = (counts, is_causal, q.dtype, q.shape[1])
+    slots = _forward_cache.get(k_buffer, req_to_token, req_pool_indices, seq_lens, tree_mask, mask_values)
     masks, group = _forward_cache.masks, q.shape[1] // k_buffer.shape[1]
     for i, (length, n, start) in enumerate(zip(lengths, counts, extend_start.tolist(), strict=True)):
         if i not in masks:
