@@ -10,78 +10,11 @@ import random
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
-NAMES = (
-    "Tom",
-    "Anna",
-    "Ben",
-    "Lucy",
-    "Sam",
-    "Maria",
-    "Jack",
-    "Emma",
-    "Leo",
-    "Nina",
-    "Omar",
-    "Rosa",
-    "Paul",
-    "Kate",
-    "Ivan",
-    "Lily",
-)
-THINGS = (
-    "apples",
-    "pencils",
-    "books",
-    "marbles",
-    "stickers",
-    "coins",
-    "cookies",
-    "flowers",
-    "balloons",
-    "cards",
-)
-WORD = (
-    "{name} has {a} {things} and gets {b} more. How many {things} does {name} have now?",
-    "There are {a} {things} on the table. {name} takes {b} of them. How many {things} are left on the table?",
-    "{name} buys {a} boxes with {b} {things} in each box. How many {things} is that in total?",
-    "{name} shares {product} {things} equally among {b} friends. How many {things} does each friend get?",
-    "A shop sold {a} {things} in the morning and {b} in the afternoon. How many {things} were sold that day?",
-)
-SUMS = ("What is {a} {op} {b}?", "Calculate {a} {op} {b}.", "Compute {a} {op} {b} and give the answer.")
-VERBS = (
-    "reverses",
-    "sorts",
-    "filters",
-    "counts",
-    "finds",
-    "removes",
-    "sums",
-    "flattens",
-    "prints",
-    "rotates",
-    "splits",
-    "joins",
-    "searches",
-    "checks",
-    "merges",
-    "compares",
-)
-OBJECTS = (
-    "a list of integers",
-    "a string",
-    "a dictionary by value",
-    "a list of strings",
-    "a matrix",
-    "a nested list",
-    "a tuple of floats",
-    "a set of words",
-    "a sentence",
-    "a binary tree",
-    "a linked list",
-    "a file of lines",
-)
+import yaml
+
 COMPLETE = (
     "Complete the following Python function. Reply with the whole function in one code block.\n```python\n{stub}\n```"
 )
@@ -98,15 +31,31 @@ class Prompt:
 
 def generated(count: int, seed: int) -> list[Prompt]:
     """`count` word problems, half as many sums, and every code request, in random order."""
+    words = yaml.safe_load(resources.files(__package__).joinpath("prompts.yaml").read_text(encoding="utf-8"))
     chance = random.Random(seed)
-    prompts = [Prompt("code", f"Write a Python function that {verb} {noun}.") for verb in VERBS for noun in OBJECTS]
-    for _ in range(count):
-        a, b = chance.randint(8, 30), chance.randint(2, 9)
-        words = {"name": chance.choice(NAMES), "things": chance.choice(THINGS), "a": a, "b": b, "product": a * b}
-        prompts.append(Prompt("word", chance.choice(WORD).format(**words)))
-    for _ in range(count // 2):
-        a, b = chance.randint(10, 60), chance.randint(10, 60)
-        prompts.append(Prompt("arithmetic", chance.choice(SUMS).format(a=a, b=b, op=chance.choice("+-*"))))
+    prompts = [
+        Prompt("code", f"Write a Python function that {verb} {noun}.")
+        for verb in words["verbs"]
+        for noun in words["objects"]
+    ]
+    prompts += [
+        Prompt("code", request.format(function=function, task=task))
+        for function, task in words["functions"].items()
+        for request in words["requests"]
+    ]
+    for index in range(count):
+        a, b = (
+            (chance.randint(8, 30), chance.randint(2, 9))
+            if index % 2
+            else (chance.randint(2, 12), chance.randint(2, 9))
+        )
+        numbers = {"a": a, "b": b, "product": a * b, "total": a + b}
+        names = {"name": chance.choice(words["names"]), "things": chance.choice(words["things"])}
+        prompts.append(Prompt("word", chance.choice(words["word"]).format(**names, **numbers)))
+    for index in range(count // 2):
+        a, b, c = (chance.randint(10, 60) if index % 2 else chance.randint(2, 9) for _ in range(3))
+        op = chance.choice("+-*x")
+        prompts.append(Prompt("arithmetic", chance.choice(words["sums"]).format(a=a, b=b, c=c, op=op)))
     chance.shuffle(prompts)
     return list(dict.fromkeys(prompts))
 

@@ -13,7 +13,7 @@ class Settings:
     target: str
     out: str
     init: str | None = None
-    """A head to start from, with its draft vocabulary; none starts from the target's last layer."""
+    """A head to start from, with its draft vocabulary if that has `draft_vocab` tokens; none: the target's last layer."""
     exclude: tuple[str, ...] = ()
     """JSON Lines with a `question` each: prompts equal or near to one are left out, besides the packaged problems'."""
     tokens: int = 1_000_000

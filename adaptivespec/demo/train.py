@@ -11,6 +11,7 @@ import json
 import os
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter
+from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter, with_vocabulary
 from adaptivespec.demo.evaluate import evaluate
 from adaptivespec.demo.features import Featured, load_or_compute, load_target, rope_table
 from adaptivespec.demo.sequences import Generation, TrainingDataError, drop_near, read_generations, split_held_out
@@ -58,11 +59,13 @@ class Run:
         return kept
 
     def _first_drafter(self, train: Sequence[Generation]) -> Drafter:
-        if self.settings.init:
-            return load_drafter(Path(self.settings.init), self.target)
-        return init_from_target(
-            self.target, frequent_tokens(train, self.target, self.settings.draft_vocab), self.settings.seed
-        )
+        start = load_drafter(Path(self.settings.init), self.target) if self.settings.init else None
+        if start is not None and len(start.d2t) == self.settings.draft_vocab:
+            return start
+        d2t = frequent_tokens(train, self.target, self.settings.draft_vocab)
+        if start is not None:
+            return with_vocabulary(start, self.target, d2t)
+        return init_from_target(self.target, d2t, self.settings.seed)
 
     def _borrow(self) -> Frozen:
         longest = max(len(g.ids) for g in self.held_out + [g for shard in self.shards for g in shard])
@@ -174,11 +177,13 @@ class Run:
 
 
 def frequent_tokens(train: Sequence[Generation], target: Any, count: int) -> Tensor:
-    """[count]: the outputs' most frequent tokens, ascending."""
-    counts = torch.zeros(target.config.vocab_size, dtype=torch.long)
+    """[count]: the outputs' most frequent tokens, ascending; every kind of prompt weighs alike, however many answers it has."""
+    vocabulary = target.config.vocab_size
+    counts: dict[str, Tensor] = defaultdict(lambda: torch.zeros(vocabulary, dtype=torch.float64))
     for generation in train:
-        counts += torch.bincount(torch.tensor(generation.output_ids), minlength=len(counts))
-    return counts.topk(min(count, len(counts))).indices.sort().values
+        counts[generation.kind] += torch.bincount(torch.tensor(generation.output_ids), minlength=vocabulary)
+    shares = torch.stack([kind / kind.sum() for kind in counts.values()]).sum(0)
+    return shares.topk(min(count, vocabulary)).indices.sort().values
 
 
 def make_optimizer(drafter: Drafter) -> torch.optim.Optimizer:

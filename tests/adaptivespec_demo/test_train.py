@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from adaptivespec.demo import train
-from adaptivespec.demo.drafter import load_drafter
-from adaptivespec.demo.sequences import TrainingDataError
+from adaptivespec.demo.drafter import load_drafter, with_vocabulary
+from adaptivespec.demo.sequences import Generation, TrainingDataError
 from adaptivespec.demo.settings import Settings
 from adaptivespec.demo.train import Run
 
@@ -83,3 +83,26 @@ def test_more_tokens_continue_a_run(settings: Settings) -> None:
     first = finish(Run(replace(settings, tokens=400)))
     more = finish(Run(replace(settings, tokens=1200)))
     assert more[0]["round"] == first[-1]["round"] + 1
+
+
+def test_another_vocabulary_keeps_what_the_head_knew(settings: Settings) -> None:
+    """Known tokens keep their rows and all else stays; new tokens start as the target's own rows."""
+    run = Run(settings)
+    old = run.drafter
+    with torch.no_grad():
+        old.lm_head.weight.add_(1.0)
+    d2t = torch.arange(10, 90)
+    new = with_vocabulary(old, run.target, d2t)
+    known = dict(zip(old.d2t.tolist(), old.lm_head.weight.detach(), strict=True))
+    for token, row in zip(d2t.tolist(), new.lm_head.weight.detach(), strict=True):
+        assert torch.equal(row, known.get(token, run.target.lm_head.weight[token])), token
+    assert torch.equal(new.fc.weight, old.fc.weight)
+    assert 0 < sum(token in known for token in d2t.tolist()) < len(d2t)
+
+
+def test_a_rare_kind_has_its_tokens_in_the_vocabulary(settings: Settings) -> None:
+    """One short answer of its own kind weighs as much as fifty of another."""
+    target = train.load_target(settings.target, torch.device("cpu"))
+    common = [Generation("word", (2,), tuple(range(10, 20)))] * 50
+    rare = [Generation("code", (2,), (70, 71, 72))]
+    assert {70, 71, 72} <= set(train.frequent_tokens(common + rare, target, 8).tolist())

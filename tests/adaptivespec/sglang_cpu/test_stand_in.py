@@ -109,11 +109,11 @@ def test_a_rewritten_table_at_a_freed_tensors_address_is_read_anew(kernel: Modul
     cache, buffers = _ForwardCache(), torch.zeros(2, SLOTS, KV_HEADS, DIM)
     storage = torch.tensor([[3, 9, 4]])
     rows = torch.zeros(1, dtype=torch.int64)
-    first = cache.get(buffers[0], storage.view(1, 3), rows, torch.tensor([3]))
+    cache.get(buffers[0], storage.view(1, 3), rows, torch.tensor([3]))
     storage.copy_(torch.tensor([[7, 1, 2]]))
-    again = cache.get(buffers[1], storage.view(1, 3), rows, torch.tensor([3]))
-    assert isinstance(first[0], torch.Tensor) and isinstance(again[0], torch.Tensor)
-    assert again[0].tolist() == [7, 1, 2]
+    (slots,) = cache.get(buffers[1], storage.view(1, 3), rows, torch.tensor([3]))
+    assert isinstance(slots, torch.Tensor)
+    assert slots.tolist() == [7, 1, 2]
 
 
 def test_layers_of_one_pass_share_their_slots(kernel: ModuleType) -> None:
