@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics, stats
+from analysis.checked import Checked, check, compare_cells, refusal, same_task
 from analysis.compare import differences
-from analysis.lossless import NEAR_TIE_NATS, judge
 from analysis.records import Problem, Record, canonical, load
 from analysis.stats import Array, Estimate
-from analysis.validity import Flag, frame_flags
+from analysis.validity import Flag
 
 PAPER_SHAPE = (3, 1, 4)
 
@@ -35,20 +35,6 @@ class Missing:
 
 
 Figure = Estimate | Missing
-
-
-@dataclass(frozen=True, eq=False)
-class Checked:
-    """A record with its items and what the detectors say."""
-
-    record: Record
-    frame: pd.DataFrame
-    flags: tuple[Flag, ...]
-
-    @property
-    def fatal(self) -> tuple[Flag, ...]:
-        """Flags that take the row away."""
-        return tuple(flag for flag in self.flags if flag.fatal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +123,7 @@ class Study:
                 problems.append(refusal(cell))
             else:
                 checked.append(cell)
-        checked = [with_gate(cell, checked) for cell in flag_inactive_sampling(checked)]
+        checked = compare_cells(checked)
         for cell in (cell for cell in checked if cell.fatal):
             problems.append(refusal(cell))
         checked = [cell for cell in checked if not cell.fatal]
@@ -211,56 +197,6 @@ class Study:
         return stats.ratio(ours, theirs, scale=100.0)
 
 
-def check(record: Record) -> Checked:
-    """Read a record's lines and run all detectors."""
-    frame = metrics.items(record.counted(), record.grades())
-    return Checked(record, frame, tuple(frame_flags(record, frame)))
-
-
-def refusal(cell: Checked) -> Problem:
-    """Why a cell has no row."""
-    return Problem(cell.record.cell_id, "invalid: " + "; ".join(f"{flag.code} {flag.detail}" for flag in cell.fatal))
-
-
-def with_gate(cell: Checked, cells: Sequence[Checked]) -> Checked:
-    """Flag a strict arm whose outputs are not vanilla's; fatal where a measured top-2 gap calls it a violation."""
-    record = cell.record
-    if record.algorithm is None or record.rule != "strict" or record.engine["temperature"] > 0:
-        return cell
-    alike = [other for other in cells if other.record.algorithm is None and same_task(other.record, record)]
-    base = next((other for other in alike if not differences(record, other.record)), None)
-    if base is None:
-        return cell
-    common = cell.frame.index.intersection(base.frame.index)
-    if (cell.frame["ids_sha256"].loc[common] == base.frame["ids_sha256"].loc[common]).all():
-        return cell
-    near_tie_nats = (record.provenance["config"].get("lossless") or {}).get("near_tie_nats", NEAR_TIE_NATS)
-    verdict = judge(record, base.record, near_tie_nats)
-    detail = f"{len(verdict.differing)}/{verdict.n_items} outputs differ from vanilla's ({verdict.word})"
-    flag = Flag("NOT_LOSSLESS" if verdict.word == "violation" else "DIVERGED", detail, verdict.word == "violation")
-    return Checked(record, cell.frame, (*cell.flags, flag))
-
-
-def flag_inactive_sampling(cells: Sequence[Checked]) -> list[Checked]:
-    """Flag cells at a temperature above 0 whose outputs are the same under every seed: sampling had no effect."""
-    outputs: dict[str, list[tuple[str, ...]]] = {}
-    for cell in cells:
-        outputs.setdefault(seedless(cell), []).append(tuple(cell.frame["ids_sha256"]))
-    result = []
-    for cell in cells:
-        texts = outputs[seedless(cell)]
-        if cell.record.engine["temperature"] > 0 and len(texts) > 1 and len(set(texts)) == 1:
-            detail = f"{len(texts)} seeds gave identical outputs at temperature {cell.record.engine['temperature']}"
-            cell = Checked(cell.record, cell.frame, (*cell.flags, Flag("SAMPLING_INACTIVE", detail, False)))
-        result.append(cell)
-    return result
-
-
-def seedless(cell: Checked) -> str:
-    """Equal for cells that differ in their seed only."""
-    return canonical({**cell.record.cell, "seed": None})
-
-
 def group_arms(cells: Sequence[Checked]) -> list[Arm]:
     """Put repeats of one cell on one machine together."""
     groups: dict[str, list[Checked]] = {}
@@ -276,11 +212,6 @@ def is_reference(record: Record, name: str) -> bool:
     if name == "vanilla":
         return record.algorithm is None
     return record.algorithm == "EAGLE3" and record.shape == PAPER_SHAPE and record.rule == "strict"
-
-
-def same_task(a: Record, b: Record) -> bool:
-    """Same model and benchmark by name; `differences` says the rest."""
-    return a.model == b.model and a.benchmark == b.benchmark
 
 
 def matching(arm: Arm, repeat: int) -> Record:

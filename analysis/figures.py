@@ -12,8 +12,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import metrics
-from analysis.arms import Arm, Checked, Figure, Study
+from analysis.arms import Arm, Figure, Study
 from analysis.blocks import blocks
+from analysis.checked import Checked
 from analysis.stats import Estimate
 from analysis.summary import order
 

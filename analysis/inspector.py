@@ -14,7 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from analysis.arms import Arm, Checked, Missing, Study
+from analysis.arms import Arm, Missing, Study
+from analysis.checked import Checked
 from analysis.records import Record
 
 

@@ -58,6 +58,7 @@ def does_nothing(statement: ast.stmt) -> bool:
 def item_row(line: Line) -> dict[str, Any]:
     """Reduce one generation to numbers."""
     ids, totals, trace = line["output_ids"], line["adaptivespec"] or {}, line["trace"]
+    machine = line.get("machine") or {}
     return {
         "item": line["item"],
         "index": line["index"],
@@ -72,7 +73,9 @@ def item_row(line: Line) -> dict[str, Any]:
         "latency_s": line["latency_s"],
         "started_at": line["started_at"],
         "server": line["server"],
-        "gpu_clock_mhz": (line.get("machine") or {}).get("gpu_clock_mhz"),
+        "others_cores": machine.get("others_cores"),
+        "gpu_clock_mhz": machine.get("gpu_clock_mhz"),
+        "gpu_throttled": machine.get("gpu_throttled"),
         "verify_steps": line["verify_steps"],
         "histogram": line["accept_histogram"],
         "steps": totals.get("steps"),

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from analysis.arms import Arm, Checked, Missing, Study
+from analysis.arms import Arm, Missing, Study
+from analysis.checked import Checked
 from analysis.figures import cell_figures
 
 COLUMNS = (

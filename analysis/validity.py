@@ -21,6 +21,7 @@ NO_ACCEPTANCE_BELOW = 1.005
 ENOUGH_STEPS = 100
 LENIENT_KAPPA = 0.3
 COLD_BELOW = 0.6
+BUSY_ABOVE = 0.1
 ENDS_ALIKE = 0.9
 TOLERANCE = 1e-6
 
@@ -227,6 +228,16 @@ def cold_start(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
             return
 
 
+def disturbed(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
+    """The machine was ours while it measured, and at its full clock."""
+    others = frame["others_cores"].astype(float).median()  # NaN where it was not sampled
+    cores = record.provenance["machine"]["cores"]
+    if others > BUSY_ABOVE * cores:
+        yield Flag("BUSY", f"other processes kept {others:.1f} of {cores} cores busy (median over requests)", False)
+    if (throttled := int(frame["gpu_throttled"].eq(True).sum())) > 0:
+        yield Flag("THROTTLED", f"the GPU was slowed by heat or power at {throttled}/{len(frame)} requests", False)
+
+
 def empty_programs(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
     """No program whose functions do nothing was graded right: a grader that never calls the tests passes them."""
     if (wrong := int(frame["empty_program"].eq(True).sum())) > 0:
@@ -242,5 +253,6 @@ DETECTORS = (
     method_active,
     endings,
     cold_start,
+    disturbed,
     empty_programs,
 )

@@ -5,13 +5,9 @@ generation = generate(server, ready, index)      # a line of generations.jsonl
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from datetime import UTC, datetime
 from typing import Any
-
-import psutil
 
 from runners.cell import Cell
 from runners.errors import ServerError
@@ -67,7 +63,7 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
         "trace": meta.get("adaptivespec_trace"),
         "server": server.id,
         "started_at": started_at,
-        "machine": sample_machine(server.spec.engine["device"]),
+        "machine": server.sampler.sample(),
     }
 
 
@@ -108,19 +104,3 @@ def check_totals(totals: dict[str, Any] | None, cell: Cell, n_tokens: int) -> No
         raise ServerError(
             f"asked for rule={cell.method['accept']['rule']}, served with {totals['rule']} ({totals.get('note')})"
         )
-
-
-def sample_machine(device: str) -> dict[str, float | None]:
-    """Load, clock and temperature just after a request; null where unknown."""
-    sample: dict[str, float | None] = {
-        "cpu_percent": psutil.cpu_percent(),
-        "load1": os.getloadavg()[0],
-        "gpu_clock_mhz": None,
-        "gpu_temperature_c": None,
-    }
-    if device == "cuda":
-        query = ["nvidia-smi", "--query-gpu=clocks.sm,temperature.gpu", "--format=csv,noheader,nounits", "--id=0"]
-        fields = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split(",")
-        if len(fields) == 2:
-            sample["gpu_clock_mhz"], sample["gpu_temperature_c"] = (float(value) for value in fields)
-    return sample

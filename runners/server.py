@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import requests
 
 from adaptivespec import sglang_cpu
 from runners.errors import ServerError, UserError
+from runners.load import MachineSampler
 
 # Found again in the environment of every process that a server starts, also of those that changed session or parent.
 MARK = "ADAPTIVESPEC_SERVER_ID"
@@ -157,6 +159,11 @@ class Server:
     def url(self) -> str:
         """Base address."""
         return f"http://127.0.0.1:{self.port}"
+
+    @cached_property
+    def sampler(self) -> MachineSampler:
+        """Samples the machine from the first request on."""
+        return MachineSampler(self._process.pid, self.spec.engine["device"])
 
     @property
     def alive(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +45,7 @@ class Item:
     ids: tuple[int, ...] | None = None
     text: str = "an answer"
     promotions: int = 1
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,16 @@ def generation(cell: dict[str, Any], item: Item, index: int, started_at: datetim
         "trace": None,
         "server": server,
         "started_at": started_at.isoformat(timespec="milliseconds"),
-        "machine": {"cpu_percent": 1.0, "load1": 0.1, "gpu_clock_mhz": None, "gpu_temperature_c": None},
+        "machine": {
+            "load1": 0.1,
+            "others_cores": 0.0,
+            "cpu_mhz": None,
+            "cpu_temperature_c": None,
+            "gpu_clock_mhz": None,
+            "gpu_temperature_c": None,
+            "gpu_throttled": None,
+            **item.machine,
+        },
     }
     if method["algorithm"] == "ADAPTIVESPEC":
         line["adaptivespec"] = totals(cell, item, len(ids))

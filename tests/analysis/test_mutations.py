@@ -274,12 +274,25 @@ def test_pass_bodies_graded_right_are_flagged(tmp_path) -> None:
     [
         ([Item(tokens=61, steps=30, finish="length")] * 2 + ITEMS[2:], "TRUNCATED"),
         ([Item(tokens=61, steps=30, latency_s=3.0)] + [Item(tokens=61, steps=30)] * 9, "COLD_START"),
+        ([Item(tokens=61, steps=30, machine={"others_cores": 1.5})] * 10, "BUSY"),
+        ([Item(tokens=61, steps=30, machine={"gpu_throttled": True})] + [Item(tokens=61, steps=30)] * 9, "THROTTLED"),
     ],
 )
 def test_what_a_reader_must_know_is_flagged_and_keeps_its_row(tmp_path, items, code: str) -> None:
     study = study_with(tmp_path, "eagle3", items=items)
     eagle3 = next(arm for arm in study.arms if arm.record.method == "eagle3")
     assert code in {flag.code for flag in eagle3.flags}
+
+
+@pytest.mark.parametrize(("clock", "differs"), [(1980.0, False), (1700.0, True)])
+def test_r042_an_arm_at_another_clock_than_its_baseline_says_so(tmp_path, clock: float, differs: bool) -> None:
+    def at(clock: float) -> list[Item]:
+        return [Item(tokens=61, steps=30, machine={"gpu_clock_mhz": clock})] * 10
+
+    write_cell(tmp_path, Spec("vanilla", at(1980.0)))
+    write_cell(tmp_path, Spec("eagle3", at(clock)))
+    eagle3 = next(arm for arm in Study.load(tmp_path).arms if arm.record.method == "eagle3")
+    assert ("CLOCKS_DIFFER" in {flag.code for flag in eagle3.flags}) == differs
 
 
 def test_a_trace_that_did_not_arrive_is_said(tmp_path) -> None:
