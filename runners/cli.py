@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,13 @@ from omegaconf.errors import OmegaConfBaseException
 import conf
 from runners.cell import Cell, clean_method, positive
 from runners.cluster import run_on_cluster
-from runners.display import Display, print_table
+from runners.display import Display, analyse
 from runners.errors import UserError
-from runners.group import GroupRunner, Outcome, Settings
+from runners.group import GroupRunner, Outcome, Settings, run_group
 from runners.lossless import check
 from runners.plan import Plan, make_plan
-from runners.resolve import Ready, Resolver
+from runners.preflight import hours, too_large
+from runners.resolve import Resolver
 
 SWEPT = ("kappa", "d")
 
@@ -43,11 +43,13 @@ class Asked:
         self.notes: list[str] = []
         self.config: dict[str, Any] = {}
         self.multirun = False
+        self.sweep: str | None = None
 
     def add(self, config: DictConfig) -> None:
         """One job: check its config and remember its cell, or why it is none."""
         hydra_config = HydraConfig.get()
         self.multirun = hydra_config.mode == RunMode.MULTIRUN
+        self.sweep = hydra_config.runtime.choices.get("sweep")
         overrides = list(hydra_config.overrides.task)
         try:
             plain = plain_config(config)
@@ -118,9 +120,11 @@ def run(asked: Asked) -> int | str:
     if config["dry_run"]:
         show_plan(plan, results_dir)
         return report(asked.errors, [])
+    if reason := next(filter(None, map(too_large, plan.cells)), None):
+        return f"Error: {reason}. {plan_hours(plan)}{small_plan(asked)}"
     display = Display(len(plan.cells), results_dir)
     if len(plan.cells) > 1:
-        print(plan.summary(), flush=True)
+        print(f"{plan.summary()}. {plan_hours(plan)}", flush=True)
     settings = Settings(
         results_dir=results_dir,
         timeouts=config["engine"]["timeouts"],
@@ -133,23 +137,35 @@ def run(asked: Asked) -> int | str:
     runner = GroupRunner(settings, display)
     inline = config["launcher"]["kind"] == "inline"
     outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, settings, config["launcher"])
-    done = [outcome.ready.id for outcome in outcomes if outcome.record is not None]
+    done = [outcome.ready.id for outcome in outcomes if outcome.ready is not None and outcome.record is not None]
     if done:
         print(
             f"\n{runner.server_starts} server start{'s' * (runner.server_starts != 1)}, {len(done)} of {len(plan.cells)} cells complete\n"
         )
-        print_table(results_dir, done)
+        analyse("tables", "summary", "--results", str(results_dir), "--cells", ",".join(done))
         gate(outcomes, runner, config["lossless"])
         track(results_dir, config["tracking"])
     return report(asked.errors, outcomes)
 
 
+def plan_hours(plan: Plan) -> str:
+    """How long the plan takes, as far as that can be guessed."""
+    return f"The plan's {len(plan.cells)} cells take roughly {hours(plan.cells):.1f} hours where conf/model's guesses hold."
+
+
+def small_plan(asked: Asked) -> str:
+    """The command for the same plan on the demo's model."""
+    if not (asked.sweep or "").startswith("table"):
+        return " A model for this machine: model=smollm2_135m"
+    return f" The same plan, small, for this machine: make reproduce-{asked.sweep} MODEL=smollm2_135m LIMIT=8"
+
+
 def run_plan(plan: Plan, runner: GroupRunner) -> list[Outcome]:
     """Run group after group."""
-    resolver, outcomes = Resolver(), []
+    resolver = Resolver()
+    outcomes: list[Outcome] = []
     for group in plan.groups:
-        readies: list[Ready] = [resolver.resolve(cell) for cell in group.cells]
-        outcomes += runner.run(readies)
+        outcomes += run_group(group.cells, runner, resolver)
         if runner.settings.fail_fast and any(outcome.failure for outcome in outcomes):
             break
     return outcomes
@@ -213,7 +229,7 @@ def show_plan(plan: Plan, results_dir: Path) -> None:
                 place, unknown = "-", unknown or error
             print(f"  {states[-1]:<8} {cell.label}  {place}")
         starts += any(state != "done" for state in states)
-    print(f"{plan.summary()}; {starts} of them still to come")
+    print(f"{plan.summary()}; {starts} of them still to come. {plan_hours(plan)}")
     if unknown:
         print(f"unknown: {unknown}")
 
@@ -229,16 +245,8 @@ def gate(outcomes: list[Outcome], runner: GroupRunner, lossless: dict[str, Any])
         raise UserError(
             "lossless.check=on compares strict arms with vanilla: ask for both, as in -m method=vanilla,eagle3"
         )
-    command = [
-        sys.executable,
-        "-m",
-        "analysis.lossless",
-        "--results",
-        str(runner.settings.results_dir),
-        "--cells",
-        ",".join(compared),
-    ]
-    subprocess.run([*command, "--near-tie-nats", str(lossless["near_tie_nats"])], check=False)
+    place = ("--results", str(runner.settings.results_dir), "--cells", ",".join(compared))
+    analyse("lossless", *place, "--near-tie-nats", str(lossless["near_tie_nats"]))
 
 
 def track(results_dir: Path, tracking: dict[str, Any]) -> None:
@@ -251,25 +259,17 @@ def track(results_dir: Path, tracking: dict[str, Any]) -> None:
     if importlib.util.find_spec("wandb") is None:
         print("tracking: wandb is not installed; nothing was logged (pip install wandb)", file=sys.stderr)
         return
-    command = [
-        sys.executable,
-        "-m",
-        "analysis.tracking",
-        "--results",
-        str(results_dir),
-        "--mode",
-        mode,
-        "--project",
-        tracking["project"],
-    ]
-    subprocess.run(command, check=False)
+    analyse("tracking", "--results", str(results_dir), "--mode", mode, "--project", tracking["project"])
 
 
 def report(errors: list[str], outcomes: list[Outcome]) -> int:
-    """List everything that failed, at the end and all of it; return the exit status."""
-    failed = [outcome for outcome in outcomes if outcome.failure]
-    for outcome in failed:
-        print(f"FAILED {outcome.ready.cell.label}: {outcome.failure}", file=sys.stderr)
+    """List everything that failed, at the end and all of it, each reason once; return the exit status."""
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.failure:
+            reasons.setdefault(outcome.failure, []).append(outcome.cell.label)
+    for reason, labels in reasons.items():
+        print(f"FAILED {', '.join(labels)}: {reason}", file=sys.stderr)
     for error in errors:
         print(f"Error: {error}", file=sys.stderr)
-    return 1 if failed or errors else 0
+    return 1 if reasons or errors else 0

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from filelock import FileLock, Timeout
 from runners.cell import Cell
 from runners.display import Display
 from runners.errors import UserError
-from runners.group import GroupRunner, Outcome, Settings
+from runners.group import GroupRunner, Outcome, Settings, run_group
 from runners.plan import Plan
 from runners.resolve import Resolver
 
@@ -37,10 +38,9 @@ class GroupJob:
 
     def __call__(self) -> list[Outcome]:
         """Run on the node that got the job."""
-        resolver = Resolver()
-        readies = [resolver.resolve(cell) for cell in self.cells]
+        runner = GroupRunner(self.settings, Display(len(self.cells), self.settings.results_dir))
         with one_accelerator(self.settings.results_dir, self.slots):
-            return GroupRunner(self.settings, Display(len(readies), self.settings.results_dir)).run(readies)
+            return run_group(self.cells, runner, Resolver())
 
 
 @contextlib.contextmanager
@@ -75,24 +75,20 @@ def run_on_cluster(plan: Plan, settings: Settings, launcher: Mapping[str, Any]) 
 
     executor = submitit.AutoExecutor(folder=settings.results_dir / "logs" / "submitit", cluster=launcher["kind"])
     executor.update_parameters(timeout_min=launcher["timeout_min"], **launcher["parameters"])
-    if launcher["kind"] == "slurm":
-        executor.update_parameters(slurm_array_parallelism=launcher["jobs"])
-    waiting = [GroupJob(group.cells, settings, launcher["gpus"]) for group in plan.groups]
-    outcomes: list[Outcome] = []
-    while waiting:
-        batch, waiting = waiting[: launcher["jobs"]], waiting[launcher["jobs"] :]
-        outcomes += collect([executor.submit(job) for job in batch], batch)
-    return outcomes
+    groups = [GroupJob(group.cells, settings, launcher["gpus"]) for group in plan.groups]
+    with ThreadPoolExecutor(launcher["jobs"]) as pool:  # as many jobs under way as asked for, whatever each takes
+        return [
+            outcome
+            for part in pool.map(lambda group: collect(executor.submit(group), group), groups)
+            for outcome in part
+        ]
 
 
-def collect(jobs: Sequence[Any], groups: Sequence[GroupJob]) -> list[Outcome]:
-    """Wait for jobs; the cells of one that died are failures with its reason."""
-    outcomes: list[Outcome] = []
-    for job, group in zip(jobs, groups, strict=True):
-        error = job.exception()
-        if error is None:
-            outcomes += job.result()
-            continue
-        reason = str(error).strip().splitlines()[-1]
-        outcomes += [Outcome(Resolver().resolve(cell), None, f"job {job.job_id}: {reason}") for cell in group.cells]
-    return outcomes
+def collect(job: Any, group: GroupJob) -> list[Outcome]:
+    """Wait for a job; the cells of one that died are failures with its reason."""
+    error = job.exception()
+    if error is None:
+        outcomes: list[Outcome] = job.result()
+        return outcomes
+    reason = str(error).strip().splitlines()[-1]
+    return [Outcome(cell, None, None, f"job {job.job_id}: {reason}") for cell in group.cells]

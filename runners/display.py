@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,9 @@ class Display:
 
 def row(outcome: Outcome, results_dir: Path) -> str:
     """One aligned line: method, model, benchmark, throughput, tau, accuracy, path."""
-    cell = outcome.ready.cell
+    cell = outcome.cell
     name = f"{cell.method_label:<26} {cell.model['name']:<14} {cell.benchmark['name']:<10}"
-    if outcome.record is None:
+    if outcome.record is None or outcome.ready is None:
         return f"{name} FAILED: {str(outcome.failure).splitlines()[0]}"
     metrics = outcome.record["metrics"]
     tau = "     -" if metrics["tau"] is None else f"{metrics['tau']:6.2f}"
@@ -91,17 +91,7 @@ def row(outcome: Outcome, results_dir: Path) -> str:
     return f"{name} {metrics['throughput_tok_s']:8.1f} tok/s  tau {tau}  accuracy {100 * metrics['accuracy']:5.1f} %  {path}"
 
 
-def print_table(results_dir: Path, cell_ids: Sequence[str]) -> None:
-    """Print the closing table; analysis is another program, so that it can be run again without this one."""
+def analyse(module: str, *arguments: str) -> None:
+    """Run a program of the analysis: it is one of its own, so that it can be run again without this one."""
     sys.stdout.flush()
-    command = [
-        sys.executable,
-        "-m",
-        "analysis.tables",
-        "summary",
-        "--results",
-        str(results_dir),
-        "--cells",
-        ",".join(cell_ids),
-    ]
-    subprocess.run(command, check=False)
+    subprocess.run([sys.executable, "-m", f"analysis.{module}", *arguments], check=False)

@@ -99,7 +99,9 @@ def hub() -> Finding:
     try:
         requests.head(HUB, timeout=5)
     except requests.RequestException as error:
-        remedy = "the demo does not need it; else pass model.target.path=, model.draft.path= and benchmark.path="
+        remedy = (
+            "the demo does not need it; else pass model.target.path=, model.draft.path= and data.gsm8k=, data.math500="
+        )
         return Finding("hub", False, f"out of reach ({type(error).__name__})", remedy, required=False)
     return Finding("hub", True, "reachable")
 

@@ -1,6 +1,6 @@
 """Runs one group of cells on one server: generate, grade, record; faults are kept, retried and reported.
 
-outcomes = GroupRunner(settings, display).run(readies)
+outcomes = run_group(cells, GroupRunner(settings, display), Resolver())
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import requests
 
 from evaluators.grading import Answer, grade
-from runners.cell import SCHEMA
+from runners.cell import SCHEMA, Cell
 from runners.client import generate, sampling_params
 from runners.display import Display
 from runners.errors import ServerError, UserError
 from runners.measure import measure, validity
 from runners.provenance import describe_machine, describe_packages, provenance
-from runners.resolve import Ready, draft_limit
+from runners.resolve import Ready, Resolver, draft_limit
 from runners.server import Server, ServerSpec
 from runners.store import CellFolder
 
@@ -46,7 +46,9 @@ class Settings:
 class Outcome:
     """How a cell ended: with a record, or with the reason why it has none."""
 
-    ready: Ready
+    cell: Cell
+    ready: Ready | None
+    """None where weights or problems are out of reach."""
     record: Mapping[str, Any] | None
     failure: str | None = None
 
@@ -72,7 +74,7 @@ class GroupRunner:
                 attempts[current.id] += 1
                 self.keep_fault(current, error)
                 if attempts[current.id] >= self.settings.attempts:
-                    failed = Outcome(current, None, f"{type(error).__name__}: {error}")
+                    failed = Outcome(current.cell, current, None, f"{type(error).__name__}: {error}")
                     outcomes[current.id] = self.display.finished(failed)
                     if self.settings.fail_fast:
                         break
@@ -89,8 +91,8 @@ class GroupRunner:
         other = differing_origin(folder)
         if other:
             reason = f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
-            return self.display.finished(Outcome(ready, None, reason))
-        return self.display.finished(Outcome(ready, record), cached=True) if record else None
+            return self.display.finished(Outcome(ready.cell, ready, None, reason))
+        return self.display.finished(Outcome(ready.cell, ready, record), cached=True) if record else None
 
     def start(self, waiting: Sequence[Ready]) -> Server:
         """Return the server for these cells, not started yet."""
@@ -110,7 +112,7 @@ class GroupRunner:
                 warm_up(server, ready)
                 generations = self.generate_missing(server, ready, folder)
                 record = finish(ready, folder, generations, self.settings)
-        return Outcome(ready, record)
+        return Outcome(ready.cell, ready, record)
 
     def generate_missing(self, server: Server, ready: Ready, folder: CellFolder) -> list[dict[str, Any]]:
         """Return all generations in the cell's order, making those that are not on disk yet."""
@@ -134,6 +136,18 @@ class GroupRunner:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             folder.add_fault({"at": at, "kind": type(error).__name__, "detail": str(error)})
         self.display.fault(ready, error)
+
+
+def run_group(cells: Sequence[Cell], runner: GroupRunner, resolver: Resolver) -> list[Outcome]:
+    """Run one group; a cell whose weights or problems are out of reach fails alone."""
+    readies: list[Ready] = []
+    failed: list[Outcome] = []
+    for cell in cells:
+        try:
+            readies.append(resolver.resolve(cell))
+        except UserError as error:
+            failed.append(runner.display.finished(Outcome(cell, None, None, str(error))))
+    return failed + runner.run(readies)
 
 
 def stream(server: Server, ready: Ready, indices: Sequence[int]) -> Iterator[dict[str, Any]]:

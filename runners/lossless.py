@@ -33,18 +33,17 @@ class Divergence:
 
 def check(outcomes: Sequence[Outcome], runner: GroupRunner) -> list[str]:
     """Compare all strict arms that have their vanilla among `outcomes`, write the gaps, return the ids of the arms compared."""
-    vanilla = {
-        counterpart_key(outcome.ready): outcome.ready for outcome in outcomes if not outcome.ready.cell.speculative
-    }
+    measured = [outcome.ready for outcome in outcomes if outcome.ready is not None and outcome.record is not None]
+    vanilla = {counterpart_key(ready): ready for ready in measured if not ready.cell.speculative}
     compared = []
-    for outcome in outcomes:
-        cell, base = outcome.ready.cell, vanilla.get(counterpart_key(outcome.ready))
-        if outcome.record is None or not cell.speculative or cell.method["accept"]["rule"] != "strict" or base is None:
+    for ready in measured:
+        base = vanilla.get(counterpart_key(ready))
+        if not ready.cell.speculative or ready.cell.method["accept"]["rule"] != "strict" or base is None:
             continue
-        compared.append(outcome.ready.id)
-        found = divergences(runner.folder(base).generations(), runner.folder(outcome.ready).generations())
+        compared.append(ready.id)
+        found = divergences(runner.folder(base).generations(), runner.folder(ready).generations())
         gaps = measure_gaps(base, found, runner) if found else []
-        runner.folder(outcome.ready).write("lossless.jsonl", "".join(json.dumps(gap) + "\n" for gap in gaps))
+        runner.folder(ready).write("lossless.jsonl", "".join(json.dumps(gap) + "\n" for gap in gaps))
     return compared
 
 

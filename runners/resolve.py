@@ -119,8 +119,13 @@ class Resolver:
     def _once(self, key: list[Any], make: Any) -> Any:
         text = canonical(key)
         if text not in self._memory:
-            self._memory[text] = make()
-        return self._memory[text]
+            try:
+                self._memory[text] = make()
+            except UserError as error:  # a hub out of reach is tried for minutes, and not again for every cell
+                self._memory[text] = error
+        if isinstance(found := self._memory[text], UserError):
+            raise found
+        return found
 
 
 def protocol_of(benchmark: Node) -> Node:
@@ -141,10 +146,16 @@ def problems_of(benchmark: Node) -> ProblemSet:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the target's own tokenizer."""
+    """Load the target's own tokenizer. Raises UserError where the folder has none."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(folder))
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"model.target: {folder} has no tokenizer that transformers can load ({reason}): expected the files saved with the model"
+        ) from error
 
 
 def prompt_for(problem: Problem, cell: Cell, tokenizer: Any) -> Prompt:

@@ -67,10 +67,37 @@ def test_no_network_and_no_cache_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
-    done = run("method=vanilla", "model=llama31_8b", cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    small = "model.parameters=1"  # this machine may be too small for the model, which is another error
+    done = run("method=vanilla", "model=llama31_8b", small, cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "meta-llama/Llama-3.1-8B-Instruct" in done.stderr
     assert "model.target.path=FOLDER" in done.stderr
+
+
+def test_the_papers_plan_without_a_gpu_names_hours_and_the_small_plan(tmp_path: Path) -> None:
+    done = run("+sweep=table1", "model.parameters=1e13", cwd=tmp_path)
+    assert done.returncode == 1
+    for words in (
+        "model=llama31_8b",
+        "no CUDA device",
+        "63 cells",
+        "hours",
+        "make reproduce-table1 MODEL=smollm2_135m LIMIT=8",
+    ):
+        assert words in done.stderr
+
+
+def test_a_cell_out_of_reach_fails_alone_with_its_own_reason(tmp_path: Path) -> None:
+    """The sweep goes on to the next cell, which here lacks something else."""
+    done = run(
+        *("hydra.mode=MULTIRUN", "method=vanilla", "benchmark=gsm8k,humaneval", "limit=1", "references=off"),
+        *(f"model.target.path={ROOT / 'adaptivespec/demo/drafter'}", "data.gsm8k=nowhere.jsonl"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "FAILED vanilla · smollm2_135m · gsm8k: benchmark.path=nowhere.jsonl cannot be read" in done.stderr
+    assert "FAILED vanilla · smollm2_135m · humaneval: model.target" in done.stderr
+    assert "has no tokenizer" in done.stderr
 
 
 def test_all_failures_of_a_sweep_are_listed(tmp_path: Path) -> None:
