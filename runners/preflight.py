@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import psutil
 
 from runners.cell import Cell
-from runners.resolve import protocol_of
+from runners.resolve import cap_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -34,7 +34,7 @@ def hours(cells: Iterable[Cell]) -> float:
     """Guess the hours of generation, one group at a time, by what conf/model calls typical; speculation is not counted on."""
     seconds = 0.0
     for cell in cells:
-        tokens = min(cell.model["typical"]["output_tokens"], protocol_of(cell.benchmark)["max_new_tokens"])
+        tokens = min(cell.model["typical"]["output_tokens"], cap_of(cell))
         seconds += n_items(cell) * tokens / cell.model["typical"]["tok_s"]
     return seconds / 3600
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from evaluators.problems import Problem, ProblemError, ProblemSet, load_problems
 from evaluators.prompts import render
-from runners.cell import Cell, Node, canonical, cell_id
+from runners.cell import Cell, Node, canonical, cell_id, positive
 from runners.checkpoint import Checkpoint, locate
 from runners.errors import UserError
 
@@ -100,7 +100,7 @@ class Resolver:
                 "limit": cell.benchmark["limit"],
                 "sample": cell.benchmark["sample"],
                 "n_items": len(prompts),
-                "max_new_tokens": protocol["max_new_tokens"],
+                "max_new_tokens": cap_of(cell),
                 "stop": list(protocol["stop"] or []),
                 "data_sha256": problems.sha256,
                 "prompts_sha256": hashlib.sha256("".join(prompt.sha256 for prompt in prompts).encode()).hexdigest(),
@@ -110,9 +110,7 @@ class Resolver:
             "seed": cell.seed,
             "repeat": cell.repeat,
         }
-        ready = Ready(
-            cell, target, draft, prompts, protocol["max_new_tokens"], tuple(protocol["stop"] or ()), described
-        )
+        ready = Ready(cell, target, draft, prompts, cap_of(cell), tuple(protocol["stop"] or ()), described)
         check_context(ready)
         return ready
 
@@ -135,6 +133,13 @@ def protocol_of(benchmark: Node) -> Node:
         raise UserError(f"benchmark.protocol={name}: {benchmark['name']} knows {', '.join(sorted(known))}")
     protocol: Node = known[name]
     return protocol
+
+
+def cap_of(cell: Cell) -> int:
+    """Output tokens at most: the protocol's, or the model's own where that is lower."""
+    own = positive("model.max_new_tokens", cell.model.get("max_new_tokens"), optional=True)
+    cap = int(protocol_of(cell.benchmark)["max_new_tokens"])
+    return cap if own is None else min(cap, own)
 
 
 def problems_of(benchmark: Node) -> ProblemSet:

@@ -30,6 +30,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         (["benchmark.protocol=other"], ["other", "default"]),
         (["engine.device=tpu"], ["engine.device=tpu"]),
         (["references=maybe"], ["references=maybe"]),
+        (["model.max_new_tokens=0"], ["model.max_new_tokens=0"]),
     ],
 )
 def test_bad_input_ends_with_one_clear_message(arguments: list[str], told: list[str], tmp_path: Path) -> None:
