@@ -8,6 +8,7 @@ LIMIT ?=
 ENGINE ?=
 RESULTS ?= results/runs
 ARGS ?=
+BENCH = $(if $(LIMIT),limit=$(LIMIT)) results_dir=results/bench/runs $(ARGS)
 SMALL = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) results_dir=$(RESULTS) $(ARGS)
 
 .DEFAULT_GOAL := help
@@ -52,9 +53,9 @@ report: setup  ## Write results/report/index.html from what was measured
 wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS="--entity NAME")
 	@$(PY) -m analysis.dashboard $(ARGS)
 
-bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats
-	@$(PY) run.py +sweep=bench_cpu $(SMALL)
-	@mkdir -p results/bench && $(PY) -m analysis.tables summary --results $(RESULTS) > results/bench/cpu.txt
+bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats; writes results/bench/cpu.md
+	@$(PY) run.py +sweep=bench_cpu $(BENCH) && $(PY) run.py +sweep=bench_shapes $(BENCH)
+	@$(PY) -m analysis.bench --results results/bench/runs --out results/bench/cpu
 
 clean:  ## Remove caches and builds; keeps results and .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis outputs multirun

@@ -1,0 +1,118 @@
+"""The bench's page: speedups with intervals, what a step costs by shape, and what our plugin costs (`make bench-cpu`).
+
+python -m analysis.bench --results results/bench/runs --out results/bench/cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from analysis import metrics
+from analysis.arms import Arm, Figure, Missing, Study, paired
+from analysis.render import Grid, render
+from analysis.stats import Estimate, ratio
+from analysis.summary import order, show, summary
+
+# Numerator, denominator, what the ratio of their throughputs says.
+RATIOS = (
+    ("static (3,1,4)", "eagle3", "our plugin against SGLang's own worker, same work"),
+    ("dynamic d=0.5", "eagle3", "dynamic against eagle3"),
+    ("combined kappa=0.2 d=0.5", "eagle3", "combined against eagle3"),
+)
+
+
+def step_table(study: Study, arms: Sequence[Arm]) -> Grid:
+    """Milliseconds of a step, prefill included, and in units of vanilla's."""
+    rows = []
+    for arm in arms:
+        tokens, seconds, steps = (
+            arm.column(name, items_of(arm)).sum() for name in ("output_tokens", "latency_s", "verify_steps")
+        )
+        cost = study.speedup(arm)
+        relative = "-" if isinstance(cost, Missing) else f"{metrics.step_cost(tokens / steps, cost.value):.2f}"
+        milliseconds = 1000 * seconds / (steps if arm.record.algorithm else tokens)
+        rows.append((arm.record.label, f"{milliseconds:.1f}", relative, show(arm.tau, 2)))
+    return Grid("What a step costs", ("method", "ms / step", "vanilla steps", "tau"), tuple(rows))
+
+
+def ratio_table(arms: Sequence[Arm]) -> Grid:
+    """Throughput ratios between arms of the same items and rounds."""
+    rows = [(f"{ours} / {theirs}", show(found, 3), what) for ours, theirs, what, found in ratios(arms)]
+    return Grid("Ratios of throughput", ("arms", "ratio", "meaning"), tuple(rows))
+
+
+def ratios(arms: Sequence[Arm]) -> list[tuple[str, str, str, Figure]]:
+    """The ratios of `RATIOS` whose arms were both measured."""
+    known = {arm.record.label: arm for arm in arms}
+    return [
+        (ours, theirs, what, throughput_ratio(known[ours], known[theirs]))
+        for ours, theirs, what in RATIOS
+        if ours in known and theirs in known
+    ]
+
+
+def throughput_ratio(arm: Arm, base: Arm) -> Estimate:
+    """Tokens per second of one arm over another's, with its paired interval."""
+    repeats, items = paired(arm, base)
+    ours, theirs = (
+        (one.column("output_tokens", items, repeats), one.column("latency_s", items, repeats)) for one in (arm, base)
+    )
+    return ratio(*ours, over=theirs)
+
+
+def items_of(arm: Arm) -> Any:
+    """The arm's items."""
+    return arm.cells[0].frame.index
+
+
+def document(study: Study, arms: Sequence[Arm]) -> dict[str, Any]:
+    """The same figures for programs."""
+
+    def plain(figure: Figure) -> dict[str, Any] | None:
+        return None if isinstance(figure, Missing) else {"value": figure.value, "interval": figure.interval}
+
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": arms[0].record.provenance["machine"] if arms else None,
+        "git_sha": arms[0].record.provenance.get("git_sha") if arms else None,
+        "arms": [
+            {
+                "label": arm.record.label,
+                "tok_s": arm.throughput_tok_s,
+                "speedup": plain(study.speedup(arm)),
+                "tau": plain(arm.tau),
+            }
+            for arm in arms
+        ],
+        "ratios": [{"arms": f"{ours} / {theirs}", **(plain(found) or {})} for ours, theirs, _, found in ratios(arms)],
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write OUT.md and OUT.json, print the page; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, required=True, metavar="DIR", help="results_dir of the runs")
+    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="writes STEM.md and STEM.json")
+    arguments = parser.parse_args(argv)
+    try:
+        study = Study.load(arguments.results)
+    except FileNotFoundError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    arms = sorted(study.arms, key=order)
+    page = "\n\n".join(render(grid, "md") for grid in (summary(study), step_table(study, arms), ratio_table(arms)))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.with_suffix(".md").write_text(page + "\n", encoding="utf-8")
+    arguments.out.with_suffix(".json").write_text(json.dumps(document(study, arms), indent=1) + "\n", encoding="utf-8")
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
