@@ -158,3 +158,33 @@ def test_killed_in_the_middle_it_leaves_nothing_behind_and_goes_on(
 def read_lines(results: Path) -> list[dict[str, Any]]:
     (path,) = results.glob("*/generations.jsonl")
     return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def outputs_of(results: Path) -> dict[str, list[list[int]]]:
+    return {name: [line["output_ids"] for line in cell["generations"]] for name, cell in read(results).items()}
+
+
+def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
+    done = run(
+        tmp_path,
+        *("hydra.mode=MULTIRUN", "method=vanilla,eagle3", "limit=2", "engine.threads=1"),
+        *("launcher=local", "launcher.jobs=2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert outputs_of(tmp_path) == {
+        name: [line["output_ids"] for line in cells[name]["generations"][:2]] for name in ("vanilla", "eagle3")
+    }
+    (vanilla_begin, vanilla_end), (eagle3_begin, eagle3_end) = (
+        (cell["record"]["provenance"]["created_at"], cell["record"]["provenance"]["finished_at"])
+        for _, cell in sorted(read(tmp_path).items(), reverse=True)
+    )
+    assert max(vanilla_begin, eagle3_begin) < min(vanilla_end, eagle3_end), "they ran one after the other"
+
+
+def test_two_writers_on_one_folder_make_every_output_once(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
+    arguments = command(tmp_path, "hydra.mode=MULTIRUN", "method=vanilla,eagle3", "limit=2", "engine.threads=1")
+    writers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(writer.communicate(timeout=500), writer.returncode)[1] for writer in writers] == [0, 0]
+    assert outputs_of(tmp_path) == {
+        name: [line["output_ids"] for line in cells[name]["generations"][:2]] for name in ("vanilla", "eagle3")
+    }
