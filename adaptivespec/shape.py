@@ -28,7 +28,11 @@ class TreeShape:
                 raise ValueError(f"{name}={value!r} of a tree shape: expected an integer of at least 1")
         nodes = self.topk + (self.num_steps - 1) * self.topk**2
         if self.topk == 1 and self.num_draft_tokens != self.num_steps + 1:
-            raise ValueError(f"chain {self}: num_draft_tokens must be num_steps + 1 = {self.num_steps + 1}")
+            too_few = f"; so it verifies {self.max_accepted} of {self.num_steps} drafts, tau is at most {self.max_accepted + 1}"
+            raise ValueError(
+                f"chain {self}: num_draft_tokens must be num_steps + 1 = {self.num_steps + 1}"
+                + (too_few if self.num_draft_tokens <= self.num_steps else "")
+            )
         if not 1 <= self.num_draft_tokens - 1 <= nodes:
             raise ValueError(
                 f"tree shape {self}: num_draft_tokens must be between 2 and {nodes + 1}, the root and the "
@@ -46,6 +50,11 @@ class TreeShape:
     def is_chain(self) -> bool:
         """One branch per step."""
         return self.topk == 1
+
+    @property
+    def max_accepted(self) -> int:
+        """Most drafts that one step can accept: as deep as it drafts, and no more than it verifies."""
+        return min(self.num_steps, self.num_draft_tokens - 1)
 
     @property
     def kv_slots(self) -> int:

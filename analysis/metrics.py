@@ -64,6 +64,7 @@ def item_row(line: Line) -> dict[str, Any]:
         "index": line["index"],
         "prompt_sha256": line["prompt_sha256"],
         "prompt_tokens": line["prompt_tokens"],
+        "cached_tokens": line.get("cached_tokens"),
         "output_tokens": line["output_tokens"],
         "n_ids": len(ids),
         "ids_sha256": hashlib.sha256(orjson.dumps(ids)).hexdigest(),

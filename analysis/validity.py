@@ -36,19 +36,18 @@ class Flag:
 
 
 def flags(record: Record, generations: Iterable[Line], grades: Iterable[Line] = ()) -> list[Flag]:
-    """Return the record's own flags and those of all detectors, each code once."""
+    """Return the flags of all detectors and what else the record says of itself, each code once."""
     return frame_flags(record, items(generations, grades))
 
 
 def frame_flags(record: Record, frame: pd.DataFrame) -> list[Flag]:
     """The same from the cell's items (`analysis.metrics.items`)."""
-    found = [Flag(flag["code"], flag["detail"], flag["fatal"]) for flag in record.validity["flags"]]
+    own = [Flag(flag["code"], flag["detail"], flag["fatal"]) for flag in record.validity["flags"]]
     if frame.empty:
-        return [*found, Flag("NO_OUTPUTS", "generations.jsonl is missing or empty: the cell's data was lost", True)]
-    for detector in DETECTORS:
-        known = {flag.code for flag in found}
-        found += [flag for flag in detector(record, frame) if flag.code not in known]
-    return found
+        return [*own, Flag("NO_OUTPUTS", "generations.jsonl is missing or empty: the cell's data was lost", True)]
+    found = [flag for detector in DETECTORS for flag in detector(record, frame)]
+    # Detectors read the lines, so theirs say more.
+    return found + [flag for flag in own if flag.code not in {other.code for other in found}]
 
 
 def identity(record: Record, _: pd.DataFrame) -> Iterator[Flag]:
@@ -197,11 +196,13 @@ def method_active(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
 
 def endings(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
     """Outputs end at the cap or at the first end of text."""
-    n_cut = int((frame["finish_reason"] == "length").sum())
-    if n_cut > TRUNCATED_ABOVE * len(frame):
+    cut = frame["finish_reason"] == "length"
+    if cut.sum() > TRUNCATED_ABOVE * len(frame):
+        right = frame["correct"].eq(True)
         yield Flag(
             "TRUNCATED",
-            f"{n_cut}/{len(frame)} outputs hit the cap of {record.cell['benchmark']['max_new_tokens']}",
+            f"{cut.sum()}/{len(frame)} outputs hit the cap of {record.cell['benchmark']['max_new_tokens']}; right: "
+            f"{(right & cut).sum()}/{cut.sum()} of these, {(right & ~cut).sum()}/{(~cut).sum()} of the complete ones",
             False,
         )
     stopped = frame[frame["finish_reason"] == "stop"]
@@ -226,6 +227,17 @@ def cold_start(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
             detail = f"first request after start {server}: {group.iloc[0]:.1f} tok/s, median of the rest {rest:.1f}"
             yield Flag("COLD_START", f"{detail}; raise engine.warmup (now {record.engine['warmup']})", False)
             return
+
+
+def cache_states(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
+    """Every prompt met a cold prefix cache: a warm one answers sooner, and may answer otherwise."""
+    cached = frame["cached_tokens"].astype(float)  # NaN where the engine does not tell
+    whole = frame["prompt_tokens"] - 2  # the last token is always computed; a draft's cache lags one behind
+    warm = cached >= whole.clip(lower=1) if record.engine["radix_cache"] else cached > 0
+    if warm.any():
+        yield Flag(
+            "WARM_CACHE", f"{warm.sum()}/{len(frame)} prompts were in the prefix cache already, the others cold", True
+        )
 
 
 def disturbed(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
@@ -253,6 +265,7 @@ DETECTORS = (
     method_active,
     endings,
     cold_start,
+    cache_states,
     disturbed,
     empty_programs,
 )

@@ -44,6 +44,7 @@ NUMBER = re.compile(
 )
 # A number that has its line to itself, as an answer has that stands before its explanation.
 ALONE = re.compile(r"\W*\d[\d,.]*\W*(?:[^\W\d_]+\W*){0,2}")
+SENTENCE_END = re.compile(r"(?<=[\w)%$])\.\s+(?=[A-Z])")
 MAX_MARK_LINES, MAX_MARK_CHARS = 3, 400
 
 
@@ -192,11 +193,12 @@ def _last_number(lines: list[str]) -> Found | None:
             if number := _number_in(_content(match)):
                 return Found(number, "bold")
         plain = re.sub(r"\((?!\s*[-\d.,]+\s*\))[^()]*\)", "", CALCULATION.sub("", line)).replace("*", "")
-        if "=" in plain and (number := _number_in(plain.rpartition("=")[2])):
-            return Found(number, "number")
-        numbers = [match[0] for match in NUMBER.finditer(plain) if re.search(r"\d", match[0])]
-        if numbers:
-            return Found(numbers[-1], "number")
+        for sentence in reversed(SENTENCE_END.split(plain)):  # "17 * 40 = 680. So the total is 694." says 694
+            if "=" in sentence and (number := _number_in(sentence.rpartition("=")[2])):
+                return Found(number, "number")
+            numbers = [match[0] for match in NUMBER.finditer(sentence) if re.search(r"\d", match[0])]
+            if numbers:
+                return Found(numbers[-1], "number")
     return None
 
 

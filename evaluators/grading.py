@@ -20,7 +20,7 @@ from evaluators import maths, sandbox, specforge
 from evaluators.thinking import strip_thinking
 
 # To be raised with every change that can change a grade: finished cells are then graded anew (evaluators.regrade).
-GRADER_VERSION = "1"
+GRADER_VERSION = "2"
 
 Limits = Mapping[str, Any]
 

@@ -23,6 +23,8 @@ ENGINE_KEYS = (
     "device", "dtype", "attention_backend", "cuda_graph", "overlap_schedule", "radix_cache", "tp_size", "dp_size", "concurrency",
     "temperature", "warmup", "mem_fraction_static", "context_length", "threads", "server_args",
 )  # fmt: skip
+# A sweep over shapes may begin with it, as in SGLang's bench_speculative.py: no drafts, the baseline.
+NO_TREE = [0, 0, 0]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def clean_method(node: Node) -> dict[str, Any]:
     if method["algorithm"] is None:
         return {**method, "tree": None, "accept": None}
     tree = dict(method["tree"] or {})
+    if tree.get("shape") == NO_TREE and (method["accept"] or {}).get("rule") == "strict":
+        return {"name": "vanilla", "algorithm": None, "tree": None, "accept": None}
     if tree.get("policy") == "static" and tree.get("shape") is None:
         raise UserError(
             f"method={method['name']}: method.tree.shape is missing; give [num_steps,topk,num_draft_tokens], there is no default"

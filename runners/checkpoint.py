@@ -37,7 +37,7 @@ class Checkpoint:
     revision: str | None
     """Commit on the hub; null elsewhere."""
     sha256: str | None
-    """Of the weight files; null for the hub, where the commit says it."""
+    """Of the config and the weight files; null for the hub, where the commit says it."""
 
     def identity(self) -> dict[str, str | None]:
         """What a cell records and hashes: never the folder's place."""
@@ -73,7 +73,8 @@ def local(folder: Path, model_id: str, name: str) -> Checkpoint:
     if not (folder / "config.json").is_file() or not weights:
         missing = "config.json" if weights else "*.safetensors"
         raise UserError(f"model.{name}: {folder} holds no {missing}; {remedy}")
-    return Checkpoint(folder, model_id, None, hash_files(weights))
+    # The config too: another rope_theta on the same weights is another model.
+    return Checkpoint(folder, model_id, None, hash_files([folder / "config.json", *weights]))
 
 
 def hash_files(paths: list[Path]) -> str:

@@ -111,7 +111,7 @@ def raise_exit(*_: object) -> None:
 def run(asked: Asked) -> int | str:
     """Plan and run the asked cells; return the exit status."""
     config = asked.config
-    if asked.errors and not asked.cells:
+    if asked.errors and (not asked.cells or config["fail_fast"]):
         return "\n".join(f"Error: {error}" for error in asked.errors)
     results_dir = Path(config["results_dir"])
     plan = plan_cells(asked, config)

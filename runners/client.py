@@ -51,6 +51,7 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
         "index": index,
         "prompt_sha256": prompt.sha256,
         "prompt_tokens": meta["prompt_tokens"],
+        "cached_tokens": meta.get("cached_tokens"),
         "in_thought": prompt.in_thought,
         "output_ids": answer["output_ids"],
         "text": answer["text"],

@@ -22,7 +22,7 @@ from runners.display import Display
 from runners.errors import ServerError, UserError
 from runners.measure import measure, validity
 from runners.provenance import describe_machine, describe_packages, provenance
-from runners.resolve import Ready, Resolver, draft_limit
+from runners.resolve import Ready, Resolver, draft_is_shorter, effective_config
 from runners.server import Server, ServerSpec
 from runners.store import CellFolder
 
@@ -174,6 +174,8 @@ def warm_up(server: Server, ready: Ready) -> None:
         server.post(
             "/generate", {"input_ids": list(prompt.ids), "sampling_params": parameters}, server.timeouts["request_s"]
         )
+    if ready.cell.engine["radix_cache"]:
+        server.flush_cache()  # else the prompts just answered, and those of the cell before, would be warm
 
 
 def server_spec(readies: Sequence[Ready]) -> ServerSpec:
@@ -181,7 +183,6 @@ def server_spec(readies: Sequence[Ready]) -> ServerSpec:
     first = readies[0]
     method, engine = first.cell.method, first.cell.engine
     shape = tuple(method["tree"]["shape"]) if method["algorithm"] == "EAGLE3" else None
-    limit = draft_limit(first.draft) if first.draft else None
     return ServerSpec(
         target=first.target.path,
         draft=first.draft.path if first.draft else None,
@@ -190,7 +191,7 @@ def server_spec(readies: Sequence[Ready]) -> ServerSpec:
         options={"tree": method["tree"], "accept": method["accept"]} if method["algorithm"] == "ADAPTIVESPEC" else None,
         engine=engine,
         seed=first.cell.seed,
-        lift_draft_limit=limit is not None and max(ready.context_needed for ready in readies) > limit,
+        lift_draft_limit=draft_is_shorter(first),
     )
 
 
@@ -235,6 +236,11 @@ def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], 
             "created_at": generations[0]["started_at"],
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "config": settings.config,
+            "models": {
+                name: effective_config(checkpoint)
+                for name, checkpoint in (("target", ready.target), ("draft", ready.draft))
+                if checkpoint
+            },
             "server_starts": folder.server_starts(),
         },
     }

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from adaptivespec.shape import TreeShape
 from runners.cell import Cell, canonical
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ def make_plan(
 ) -> Plan:
     """Plan the asked cells. `references` holds the method nodes of vanilla and eagle3, or None to add no reference arms."""
     cells, notes = unique(asked)
+    notes += shape_notes(cells)
     if references is not None:
         added = missing_references(cells, references)
         notes += [f"added {cell.label}: a ratio needs it (references=off prevents this)" for cell in added]
@@ -71,6 +73,17 @@ def unique(asked: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
         for key, count in twice.items()
     ]
     return list(found.values()), notes
+
+
+def shape_notes(cells: Sequence[Cell]) -> list[str]:
+    """Name shapes that draft deeper than they verify: the deepest drafts are wasted."""
+    shapes = {TreeShape.of(tree["shape"]) for cell in cells if (tree := cell.method["tree"]) and tree.get("shape")}
+    return [
+        f"shape ({shape}) drafts {shape.num_steps} deep, but only num_draft_tokens - 1 = {shape.max_accepted} drafts can be "
+        f"verified: tau is at most {shape.max_accepted + 1}"
+        for shape in sorted(shapes)
+        if shape.max_accepted < shape.num_steps
+    ]
 
 
 def missing_references(cells: Sequence[Cell], methods: Mapping[str, Mapping[str, Any]]) -> list[Cell]:

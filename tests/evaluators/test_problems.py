@@ -159,6 +159,13 @@ def test_caps_are_those_of_the_paper_and_of_the_old_runner(benchmark: Callable[.
     assert caps == {"gsm8k": [2048, 2048, 512], "math500": [4096, 4096, 2048], "humaneval": [4096, 4096, 1024]}
 
 
+@pytest.mark.parametrize("name", ["demo", "gsm8k", "math500", "humaneval"])
+def test_r095_the_default_protocol_has_no_stop_strings_that_could_fire_in_the_reasoning(
+    benchmark: Callable[..., Benchmark], name: str
+) -> None:
+    assert benchmark(name)["protocols"]["default"]["stop"] == []
+
+
 def test_the_old_runner_asks_gsm8k_with_the_first_five_rows_in_front(benchmark: Callable[..., Benchmark]) -> None:
     node = benchmark("gsm8k", limit=1)
     text = prompt(node, "specforge").text

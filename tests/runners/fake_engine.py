@@ -32,18 +32,21 @@ class Handler(BaseHTTPRequestHandler):
         answered += 1
         if mode == "hang" or (mode == "hang-later" and answered > 1):
             time.sleep(600)
-        if mode == "die-later" and answered > 4:
+        if mode == "die-later" and answered > 10:
             os._exit(9)
         meta = {"completion_tokens": 2, "prompt_tokens": 3, "finish_reason": {"type": "stop"}}
-        self.reply({"text": "The answer is 3.", "output_ids": [5, 2], "meta_info": meta})
+        self.reply({"text": "The answer is 3.", "output_ids": [answered, 2], "meta_info": meta})
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 if mode == "exit":
-    print("loading\nRuntimeError: index out of bounds during graph capture", flush=True)
+    print(*(f"loading {number}" for number in range(60)), sep="\n")
+    print("RuntimeError: index out of bounds during graph capture", flush=True)
     sys.exit(3)
+if mode == "falls-back":
+    print("speculative_adaptive disabled: topk is 4. Falling back to static speculative params.", flush=True)
 if mode == "orphans":
     # One child in our group, and one in a session of its own whose parent is gone.
     subprocess.Popen(SLEEPER)

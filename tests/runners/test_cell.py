@@ -5,6 +5,7 @@ import pytest
 
 from runners.cell import Cell, cell_id
 from runners.errors import UserError
+from tests.conftest import config_of
 
 CellOf = Callable[..., Cell]
 
@@ -79,6 +80,23 @@ def test_bad_input_is_refused_with_the_value(cell_of: CellOf, overrides: list[st
 @pytest.mark.parametrize("shape", ["[3,1,4]", "[3,4,4]", "[7,1,8]", "[6,2,7]"])
 def test_valid_shapes_are_taken(cell_of: CellOf, shape: str) -> None:
     assert cell_of("method=static", f"method.tree.shape={shape}").method["tree"]["shape"] == eval(shape)
+
+
+def test_r057_a_shape_of_zeros_is_the_baseline(cell_of: CellOf) -> None:
+    vanilla = cell_of("method=vanilla")
+    for method in ("static", "eagle3"):
+        assert cell_of(f"method={method}", "method.tree.shape=[0,0,0]").key == vanilla.key
+    with pytest.raises(UserError, match="num_steps=0"):
+        cell_of("method=lossy", "method.tree.shape=[0,0,0]")
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "intel_amx"), ("cuda", "triton")])
+def test_r059_an_unset_attention_backend_is_resolved_in_the_cell(
+    monkeypatch: pytest.MonkeyPatch, device: str, backend: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    config = config_of("method=static", "method.tree.shape=[3,4,4]", f"engine.device={device}")
+    assert Cell.from_config(config).engine["attention_backend"] == backend
 
 
 def test_the_papers_kappa_comes_with_the_pair(cell_of: CellOf) -> None:

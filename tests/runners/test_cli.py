@@ -108,6 +108,17 @@ def test_all_failures_of_a_sweep_are_listed(tmp_path: Path) -> None:
     assert "kappa=-1" in done.stderr
 
 
+@pytest.mark.parametrize(("fail_fast", "planned"), [("true", False), ("false", True)])
+def test_r106_with_fail_fast_a_bad_job_stops_the_sweep_before_it_starts(
+    tmp_path: Path, fail_fast: str, planned: bool
+) -> None:
+    sweep = ("hydra.mode=MULTIRUN", "method=lossy", "kappa=0,0.2", "dry_run=true", f"fail_fast={fail_fast}")
+    done = run(*sweep, "model=llama31_8b", cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "kappa=0" in done.stderr
+    assert ("server starts" in done.stdout) == planned
+
+
 def test_the_papers_plan_can_be_shown_anywhere(tmp_path: Path) -> None:
     done = run("+sweep=table5", "dry_run=true", cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert (

@@ -81,6 +81,7 @@ def test_the_counts_are_the_engines_and_fit_together(cells: dict[str, dict[str, 
     for name, cell in cells.items():
         metrics, lines = cell["record"]["metrics"], cell["generations"]
         assert [line["index"] for line in lines] == list(range(LIMIT))
+        assert {line["cached_tokens"] for line in lines} == {0}
         assert metrics["output_tokens"] == sum(len(line["output_ids"]) for line in lines)
         assert metrics["throughput_tok_s"] == pytest.approx(
             metrics["output_tokens"] / sum(line["latency_s"] for line in lines)

@@ -7,34 +7,24 @@ from typing import Any
 import pytest
 
 from runners import group as group_module
-from runners.cell import Cell
+from runners.cli import report
 from runners.display import Display
 from runners.group import GroupRunner, Settings
+from runners.provenance import describe_packages
 from runners.resolve import Ready, Resolver
 from tests.runners.test_server import FakeSpec, info
 
 
 @pytest.fixture
-def ready(cell_of: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ready:
-    """A vanilla cell of six items whose tokenizer and weights are stand-ins."""
-    target = tmp_path / "target"
-    target.mkdir()
-    (target / "config.json").write_text("{}")
-    (target / "model.safetensors").touch()
-    monkeypatch.setattr("runners.resolve.load_tokenizer", lambda folder: Tokenizer())
-    return Resolver().resolve(
-        cell_of("method=vanilla", "benchmark=humaneval", "limit=6", f"model.target.path={target}")
-    )
+def ready(resolve: Callable[..., Ready]) -> Ready:
+    """A vanilla cell of ten items."""
+    return resolve("method=vanilla", "limit=10")
 
 
-class Tokenizer:
-    chat_template = "x"
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        return messages[0]["content"]
-
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [1, 2, 3]}
+@pytest.fixture
+def three(resolve: Callable[..., Ready]) -> list[Ready]:
+    """Three cells of one server."""
+    return [resolve("method=vanilla", f"limit={limit}") for limit in (1, 2, 3)]
 
 
 def runner_with(
@@ -56,14 +46,14 @@ def runner_with(
         timeouts={"start_s": 20, "request_s": 1, "stop_s": 5},
         port=None,
         attempts=more.get("attempts", 2),
-        fail_fast=False,
+        fail_fast=more.get("fail_fast", False),
         grading={"workers": 1, "allow_unconfined": False},
         config={},
     )
     return GroupRunner(settings, Display(1, settings.results_dir))
 
 
-def test_a_server_that_dies_midway_is_replaced_and_the_fault_recorded(
+def test_r055_a_server_that_dies_midway_is_replaced_and_the_fault_recorded(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = runner_with(["die-later", "ok"], tmp_path, monkeypatch, ready)
@@ -71,9 +61,9 @@ def test_a_server_that_dies_midway_is_replaced_and_the_fault_recorded(
     assert outcome.record is not None
     assert len(outcome.record["faults"]) == 1
     lines = runner.folder(ready).generations()
-    assert sorted(line["index"] for line in lines) == list(range(6))
-    assert len({line["server"] for line in lines}) == 2  # what the first server made was kept
-    assert len(outcome.record["provenance"]["server_starts"]) == 2
+    assert [line["index"] for line in lines] == list(range(10))
+    first, second = (start["id"] for start in outcome.record["provenance"]["server_starts"])
+    assert [line["server"] for line in lines] == [first] * 7 + [second] * 3  # what the first server made was kept
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("exit", "index out of bounds"), ("hang-later", "timed out")])
@@ -107,3 +97,60 @@ def test_a_done_cell_starts_nothing(ready: Ready, tmp_path: Path, monkeypatch: p
     (outcome,) = before.run([ready])
     assert outcome.record is not None
     assert before.server_starts == 0
+
+
+def test_r038_r039_what_warms_the_server_up_is_never_measured(
+    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_with(["ok"], tmp_path, monkeypatch, ready)
+    runner.run([ready])
+    # The fake engine numbers its answers: one proves that it serves, engine.warmup=2 are thrown away.
+    assert [line["output_ids"][0] for line in runner.folder(ready).generations()] == list(range(4, 14))
+
+
+def test_r062_r103_a_sweep_goes_on_after_failures_and_lists_them_all(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner = runner_with(["exit", "exit", "ok"], tmp_path, monkeypatch, three[0], attempts=1)
+    outcomes = runner.run(three)
+    assert [outcome.record is None for outcome in outcomes] == [True, True, False]
+    capsys.readouterr()
+    assert report([], outcomes) == 1
+    failures = [line for line in capsys.readouterr().err.splitlines() if line.startswith("FAILED")]
+    assert len(failures) == 2
+    assert all("index out of bounds" in line for line in failures)
+    (fault,) = runner.folder(three[0]).faults()
+    assert fault["detail"].splitlines()[-50:] == [
+        *(f"loading {number}" for number in range(11, 60)),
+        "RuntimeError: index out of bounds during graph capture",
+    ]
+
+
+def test_r106_fail_fast_stops_at_the_first_failure(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_with(["exit"], tmp_path, monkeypatch, three[0], attempts=1, fail_fast=True)
+    outcomes = runner.run(three)
+    assert [outcome.ready.id for outcome in outcomes if outcome.failure] == [three[0].id]
+    assert (len(outcomes), runner.server_starts, report([], outcomes)) == (1, 1, 1)
+
+
+def test_r118_repeats_are_generated_and_stored_apart(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeats = [Resolver().resolve(three[0].cell.with_repeat(number)) for number in range(3)]
+    runner = runner_with(["ok"], tmp_path, monkeypatch, repeats[0])
+    runner.run(repeats)
+    lines = [line["output_ids"] for repeat in repeats for line in runner.folder(repeat).generations()]
+    assert lines == [[4, 2], [7, 2], [10, 2]], "three answers of the engine, each with its own warm-up before"
+
+
+def test_r018_the_record_says_what_transformers_made_of_the_configs(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = '{"model_type": "llama", "rope_parameters": {"rope_theta": 10000, "rope_type": "default"}}'
+    (three[0].target.path / "config.json").write_text(config)
+    (outcome,) = runner_with(["ok"], tmp_path, monkeypatch, three[0]).run(three[:1])
+    assert outcome.record is not None
+    assert outcome.record["provenance"]["models"]["target"]["rope_theta"] == 10000
+    assert outcome.record["provenance"]["packages"]["transformers"] == describe_packages()["transformers"]

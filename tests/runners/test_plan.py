@@ -75,6 +75,38 @@ def test_repeats_rotate_so_that_drift_favours_no_arm(cell_of: CellOf) -> None:
     assert len({cell.key for cell in plan.cells}) == 9
 
 
+@pytest.mark.parametrize("methods", [("vanilla", "eagle3"), ("vanilla", "eagle3", "lossy")])
+def test_r042_rotated_rounds_cancel_a_linear_drift_that_blocks_take_for_a_gain(
+    cell_of: CellOf, methods: tuple[str, ...]
+) -> None:
+    """Equal arms on a machine that slows down by a tenth over the run; two arms run as ABBA."""
+    n = len(methods)
+    plan = make_plan([cell_of(f"method={method}") for method in methods], None, n, False)
+    rotated = [cell.method["name"] for cell in plan.cells]
+    blocks = [method for method in methods for _ in range(n)]
+    assert n > 2 or rotated == ["vanilla", "eagle3", "eagle3", "vanilla"]
+
+    def gain(order: list[str], method: str) -> float:
+        seconds = dict.fromkeys(methods, 0.0)
+        for place, name in enumerate(order):
+            seconds[name] += 1 + 0.1 * place / (len(order) - 1)
+        return seconds[method] / seconds["vanilla"] - 1
+
+    for method in methods[1:]:
+        assert gain(rotated, method) == pytest.approx(0, abs=1e-9)
+        assert gain(blocks, method) > 0.03
+
+
+def test_r015_a_shape_deeper_than_what_it_verifies_is_said(cell_of: CellOf) -> None:
+    def notes(shape: str) -> tuple[str, ...]:
+        return make_plan([cell_of("method=static", f"method.tree.shape={shape}")], None, 1, False).notes
+
+    (note,) = notes("[5,4,4]")
+    assert "(5,4,4) drafts 5 deep" in note
+    assert "num_draft_tokens - 1 = 3 drafts can be verified: tau is at most 4" in note
+    assert notes("[3,4,4]") == notes("[7,1,8]") == ()
+
+
 def jobs_of(name: str) -> list[list[str]]:
     """Expand conf/sweep/NAME.yaml with Hydra's own sweeper."""
     config = compose("config", [f"+sweep={name}"], return_hydra_config=True)

@@ -1,8 +1,9 @@
+import importlib.util
 import json
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,32 @@ def test_an_exception_inside_the_block_takes_the_server_down(tmp_path: Path) -> 
 def test_a_server_that_ends_while_loading_tells_the_cause_and_its_last_lines(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"code 3.*index out of bounds") as caught, start(tmp_path, "exit"):
         pass
-    assert "loading" in str(caught.value)
+    assert "loading 59" in str(caught.value)
+    assert "loading 9\n" not in str(caught.value)
+
+
+def test_what_an_earlier_start_logged_is_not_this_ones_cause(tmp_path: Path) -> None:
+    with pytest.raises(ServerError), start(tmp_path, "exit"):
+        pass
+    with start(tmp_path) as server:
+        assert server.cause() == "no error in its log"
+
+
+def test_r060_a_server_that_fell_back_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="nothing is measured: speculative_adaptive disabled: topk is 4"):
+        start(tmp_path, "falls-back").__enter__()
+
+
+def test_r060_the_engine_says_so_in_these_words() -> None:
+    root = Path(str(importlib.util.find_spec("sglang").origin)).parent  # type: ignore[union-attr]
+    source = (root / "srt" / "arg_groups" / "speculative_hook.py").read_text()
+    assert all(words in source for words in server_module.FALLBACKS)
+
+
+def test_r059_the_record_has_the_attention_backend_that_the_engine_chose(tmp_path: Path) -> None:
+    left_to_it = replace(spec(attention_backend="fa3"), engine={**ENGINE, "attention_backend": "default"})
+    with Server(left_to_it, tmp_path / "server.log", TIMEOUTS) as server:
+        assert server.describe()["attention_backend"] == "fa3"
 
 
 def test_healthy_but_hanging_is_caught_by_the_timeouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,18 @@ def test_strict_is_token_identical_under_a_swap_every_step(cycle: Client, refere
     assert shapes == {",".join(map(str, shape)) for shape in info["shapes"]}
 
 
+def test_r048_a_flush_makes_a_warm_prompt_cold_again(vanilla: Client) -> None:
+    """What the harness relies on where it measures with the prefix cache on."""
+
+    def cached_tokens() -> int:
+        tokens: int = vanilla.generate(list(range(150, 180)), 4)["meta_info"]["cached_tokens"]
+        return tokens
+
+    cold, warm = cached_tokens(), cached_tokens()
+    assert vanilla.post("/flush_cache", {}, params={"timeout": 30}).status_code == 200
+    assert (cold, warm, cached_tokens()) == (0, 29, 0)
+
+
 def test_kappa_above_one_is_strict(cycle: Client, reference: list[list[int]]) -> None:
     answer = cycle.generate(PROMPTS[0], 96, {"kappa": 1.5})
     assert answer["output_ids"] == reference[0]
