@@ -8,6 +8,9 @@ LIMIT ?=
 ENGINE ?=
 RESULTS ?= results/runs
 ARGS ?=
+# gpu-check: tiny, llama31_8b, qwen3_8b or 8b (both; default with CUDA), and a folder that keeps its models
+SIZE ?=
+MODELS_DIR ?=
 SMALL = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) results_dir=$(RESULTS) $(ARGS)
 
 .DEFAULT_GOAL := help
@@ -55,6 +58,9 @@ wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS=
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats
 	@$(PY) run.py +sweep=bench_cpu $(SMALL)
 	@mkdir -p results/bench && $(PY) -m analysis.tables summary --results $(RESULTS) > results/bench/cpu.txt
+
+gpu-check: setup  ## Does the plugin work on this CUDA device, and what does each step cost (SIZE=tiny ENGINE=cpu elsewhere)
+	@$(PY) -m runners.gpu_check $(if $(SIZE),--size $(SIZE)) $(if $(MODELS_DIR),--models $(MODELS_DIR)) $(if $(ENGINE),engine.device=$(ENGINE)) $(ARGS)
 
 clean:  ## Remove caches and builds; keeps results and .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis outputs multirun

@@ -52,7 +52,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--models", type=Path, metavar="DIR", help="make the models here and keep them, or use what is there"
     )
     parser.add_argument("overrides", nargs="*", help="settings of conf/, as engine.device=cpu")
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 def configure(overrides: list[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ with Servers(engine, logs) as servers:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import time
@@ -117,7 +116,8 @@ class Servers:
     def __init__(self, engine: Mapping[str, Any], logs: Path, batches: Sequence[int], max_tokens: int) -> None:
         self.engine, self.logs, self.batches, self.max_tokens = engine, logs, tuple(batches), max_tokens
         self.started: list[dict[str, Any]] = []
-        self._running: dict[str, tuple[Served, contextlib.ExitStack]] = {}
+        self._running: dict[str, Served] = {}
+        self._starting: list[Server] = []
         # A server is killed when the thread that started it ends (PR_SET_PDEATHSIG), so the threads stay for as long as we do.
         self._starters = ThreadPoolExecutor(len(KINDS))
 
@@ -126,15 +126,17 @@ class Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all servers."""
-        self.stop_all()
+        """End all servers, also those that are still starting: their threads see that and end too."""
+        self._starters.shutdown(wait=False, cancel_futures=True)
+        for server in [*self._starting, *(served.server for served in self._running.values())]:
+            server.stop()
         self._starters.shutdown()
 
     def __getitem__(self, kind: str) -> Served:
         """The running server of a kind. Raises ServerError where it could not be started."""
         if kind not in self._running:
             raise ServerError(f"server {kind} does not run: see the stage that starts it")
-        return self._running[kind][0]
+        return self._running[kind]
 
     def start(self, pair: Pair, kinds: Sequence[str]) -> None:
         """Start those of these kinds that do not run yet, at the same time; those that start keep running where others fail.
@@ -154,8 +156,9 @@ class Servers:
     def stop(self, *kinds: str) -> None:
         """End these servers; those that do not run are ended already."""
         for kind in kinds:
-            if kind in self._running:
-                self._running.pop(kind)[1].close()
+            served = self._running.pop(kind, None)
+            if served is not None:
+                served.server.stop()
 
     def stop_all(self) -> None:
         """End all servers."""
@@ -164,14 +167,14 @@ class Servers:
     def _start(self, pair: Pair, kind: str) -> None:
         name = f"{pair.shape.name}-{kind}"
         step_times = self.logs / f"{name}.steps.jsonl"
-        server = Server(
-            spec_of(KINDS[kind], pair, self.engine, self.batches, self.max_tokens, step_times),
-            self.logs / f"{name}.log",
-            self.engine["timeouts"],
-        )
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(server)
-            self._running[kind] = (Served(server, step_times), stack.pop_all())
+        spec = spec_of(KINDS[kind], pair, self.engine, self.batches, self.max_tokens, step_times)
+        server = Server(spec, self.logs / f"{name}.log", self.engine["timeouts"])
+        self._starting.append(server)
+        try:
+            server.__enter__()
+        finally:
+            self._starting.remove(server)
+        self._running[kind] = Served(server, step_times)
         self.started.append({"model": pair.shape.name, "kind": kind, "ready_s": server.ready_s})
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from runners.gpu_check import compare, models
-from runners.gpu_check.servers import Servers, Served, median_costs
+from runners.gpu_check.servers import Served, Servers, median_costs
 from runners.provenance import describe_code, describe_machine, describe_packages
 
 Data = dict[str, Any]
