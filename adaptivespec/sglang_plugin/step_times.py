@@ -30,6 +30,7 @@ class Recorder:
         self._step: dict[str, Any] | None = None
         self._began_s = 0.0
         self._marks: list[tuple[str, Any]] = []
+        self._on_cuda = torch.cuda.is_available()
 
     def around_step(self, original: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook: a step of a speculative worker."""
@@ -67,8 +68,8 @@ class Recorder:
 
     def mark(self, name: str) -> None:
         """The phase `name` ends here."""
-        if torch.cuda.is_available():
-            event = torch.cuda.Event(enable_timing=True)
+        if self._on_cuda:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append((name, event))
         else:

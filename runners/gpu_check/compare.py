@@ -34,7 +34,8 @@ def strict_against(
     first = served.batch(prompts, tokens, options) if together else [None] * len(prompts)
     totals: Counter[str] = Counter()
     shapes: Counter[str] = Counter()
-    violations, near_ties = [], []
+    violations: list[dict[str, Any]] = []
+    near_ties: list[dict[str, Any]] = []
     for prompt, answer in zip(prompts, first, strict=True):
         expected = vanilla.generate(prompt, tokens)["output_ids"]
         start = 0

@@ -273,8 +273,8 @@ def overlap(bench: Bench, model: str) -> Outcome:
 
 def has_room(pair: models.Pair, count: int) -> bool:
     """Whether so many more servers fit on the device: weights, a GiB or two of KV cache and graphs, and some to spare."""
-    free_gib: float = torch.cuda.mem_get_info()[0] / 2**30
-    return count * (pair.shape.weights_gib + 8) < free_gib
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return bool(count * (pair.shape.weights_gib + 8) * 2**30 < free_bytes)
 
 
 def interleaved(bench: Bench, model: str, arms: Sequence[str]) -> Data:
