@@ -1,6 +1,7 @@
 """What must hold of outputs: strict ones are vanilla's own, and lossy ones differ only where the margin rule allows it.
 
-found = strict_against(servers["vanilla"], servers["every_shape"], prompts, 128, near_tie_nats=0.3)
+expected = [servers["vanilla"].generate(prompt, 128)["output_ids"] for prompt in prompts]
+found = strict_against(servers["vanilla"], servers["every_shape"], prompts, expected, 0.3, together=True, named=True)
 found["violations"], found["near_ties"]
 """
 
@@ -22,34 +23,41 @@ STRICT = {"rule": "strict"}
 
 
 def strict_against(
-    vanilla: Served, served: Served, prompts: Prompts, tokens: int, near_tie_nats: float, together: bool, named: bool
+    vanilla: Served,
+    served: Served,
+    prompts: Prompts,
+    expected: Prompts,
+    near_tie_nats: float,
+    together: bool,
+    named: bool,
 ) -> dict[str, Any]:
-    """Compare every output token with vanilla's.
+    """Compare every output token with `expected`, vanilla's own outputs for the prompts.
 
     Where the two part, the target is asked how far the other token lies below its best: at less than `near_tie_nats` that
     is rounding, and the comparison goes on behind it, from vanilla's own text. `together` sends all prompts at once; `named`
     asks the plugin for the strict rule, else it is the server's own.
     """
     options = STRICT if named else None
+    tokens = len(expected[0])
     first = served.batch(prompts, tokens, options) if together else [None] * len(prompts)
     totals: Counter[str] = Counter()
     shapes: Counter[str] = Counter()
     violations: list[dict[str, Any]] = []
     near_ties: list[dict[str, Any]] = []
-    for prompt, answer in zip(prompts, first, strict=True):
-        expected = vanilla.generate(prompt, tokens)["output_ids"]
+    for prompt, theirs, answer in zip(prompts, expected, first, strict=True):
         start = 0
         while start < tokens:
-            answer = answer or served.generate([*prompt, *expected[:start]], tokens - start, options)
+            answer = answer or served.generate([*prompt, *theirs[:start]], tokens - start, options)
             count(answer, totals, shapes)
             ours, answer = answer["output_ids"], None
-            place = first_difference(ours, expected[start:])
+            place = first_difference(ours, theirs[start:])
             if place is None:
                 break
             place += start
-            *_, (own, best, best_logprob, _) = vanilla.logprobs(prompt, [*expected[:place], ours[place - start]])
-            gap = best_logprob - own
-            line = {"position": place, "token": ours[place - start], "expected": expected[place], "best": best}
+            *_, (own, best, best_logprob, second) = vanilla.logprobs(prompt, [*theirs[:place], ours[place - start]])
+            # If ours is the best, vanilla's own is the second or worse.
+            gap = best_logprob - (second if ours[place - start] == best else own)
+            line = {"position": place, "token": ours[place - start], "expected": theirs[place], "best": best}
             (near_ties if gap < near_tie_nats else violations).append({**line, "gap_nats": gap})
             if violations:
                 break

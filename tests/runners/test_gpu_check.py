@@ -103,7 +103,8 @@ def test_a_comparison_goes_on_behind_a_near_tie_and_stops_at_a_violation(
     gap_nats: float, near_ties: list[int], violations: list[int]
 ) -> None:
     vanilla, served = cast(Served, Canned({}, gap_nats)), cast(Served, Canned({3: 1, 7: 1}))
-    found = compare.strict_against(vanilla, served, [[5]], 10, 0.3, together=False, named=True)
+    expected = [vanilla.generate([5], 10)["output_ids"]]
+    found = compare.strict_against(vanilla, served, [[5]], expected, 0.3, together=False, named=True)
     assert [one["position"] for one in found["near_ties"]] == near_ties
     assert [one["position"] for one in found["violations"]] == violations
 
