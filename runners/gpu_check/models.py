@@ -35,6 +35,8 @@ RIGHT_RATE = 0.8
 COPY = 30.0
 SUBLAYER_RMS = 0.67  # of attention's and MLP's outputs together, before the residual projections, for unit input
 SEED = 0
+MAKER = 2
+"""Raise it when the same settings give other weights."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +122,15 @@ def make(shape: ModelShape, folder: Path, device: str, dtype: torch.dtype = torc
 
 
 def _settings() -> dict[str, Any]:
-    values = (CONSTANT, TARGET_TOP, DRAFT_TOP, *TARGET_GAPS, *DRAFT_GAPS, NOISE_NATS, RIGHT_RATE, COPY, SEED)
+    values = (CONSTANT, TARGET_TOP, DRAFT_TOP, *TARGET_GAPS, *DRAFT_GAPS, NOISE_NATS, RIGHT_RATE, COPY, SEED, MAKER)
     return {"settings": list(values)}
 
 
 def make_token_map(shape: ModelShape) -> TokenMap:
     """The same on every machine: drawn on the CPU."""
     random = torch.Generator().manual_seed(SEED)
-    # The lowest ids are kept out: in a small vocabulary they are the special tokens.
-    kept = (torch.randperm(shape.vocabulary - 3, generator=random)[: shape.draft_vocabulary] + 3).sort().values
+    # Kept out: the lowest ids, in a small vocabulary the special tokens, and the last, whose logprobs SGLang replaces by id 0's.
+    kept = (torch.randperm(shape.vocabulary - 4, generator=random)[: shape.draft_vocabulary] + 3).sort().values
     order = torch.randperm(len(kept), generator=random)
     successor, runner_up = torch.empty_like(order), torch.empty_like(order)
     successor[order] = order.roll(-1)

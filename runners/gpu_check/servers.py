@@ -99,8 +99,9 @@ class Served:
         )
         meta = answer["meta_info"]
         own, top = meta["input_token_logprobs"][-len(output) :], meta["input_top_logprobs"][-len(output) :]
-        if [entry[1] for entry in own] != list(output):
-            raise ServerError("input_token_logprobs are not those of the output's tokens")
+        told = [entry[1] for entry in own]
+        if told != list(output):
+            raise ServerError(f"input_token_logprobs are of the tokens {told}, asked for those of {list(output)}")
         return [(one[0], best[1], best[0], second[0]) for one, (best, second, *_) in zip(own, top, strict=True)]
 
     def steps(self) -> list[dict[str, Any]]:
