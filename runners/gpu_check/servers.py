@@ -129,8 +129,7 @@ class Servers:
     def __exit__(self, *_: object) -> None:
         """End all servers, also those that are still starting: their threads see that and end too."""
         self._starters.shutdown(wait=False, cancel_futures=True)
-        for server in [*self._starting, *(served.server for served in self._running.values())]:
-            server.stop()
+        stop_together([*self._starting, *(served.server for served in self._running.values())])
         self._starters.shutdown()
 
     def __getitem__(self, kind: str) -> Served:
@@ -156,10 +155,7 @@ class Servers:
 
     def stop(self, *kinds: str) -> None:
         """End these servers; those that do not run are ended already."""
-        for kind in kinds:
-            served = self._running.pop(kind, None)
-            if served is not None:
-                served.server.stop()
+        stop_together([self._running.pop(kind).server for kind in kinds if kind in self._running])
 
     def stop_all(self) -> None:
         """End all servers."""
@@ -169,7 +165,10 @@ class Servers:
         name = f"{pair.shape.name}-{kind}"
         step_times = self.logs / f"{name}.steps.jsonl"
         spec = spec_of(KINDS[kind], pair, self.engine, self.batches, self.max_tokens, step_times)
-        server = Server(spec, self.logs / f"{name}.log", self.engine["timeouts"])
+        # The wait for the driver's memory sees processes by their ids in another namespace in some containers, and ours is one of
+        # them: what is left of it must not take minutes of the check.
+        timeouts = {**self.engine["timeouts"], "stop_s": min(10.0, self.engine["timeouts"]["stop_s"])}
+        server = Server(spec, self.logs / f"{name}.log", timeouts)
         self._starting.append(server)
         try:
             server.__enter__()
@@ -177,6 +176,12 @@ class Servers:
             self._starting.remove(server)
         self._running[kind] = Served(server, step_times)
         self.started.append({"model": pair.shape.name, "kind": kind, "ready_s": server.ready_s})
+
+
+def stop_together(servers: Sequence[Server]) -> None:
+    """End these servers at the same time."""
+    with ThreadPoolExecutor(max(1, len(servers))) as pool:
+        list(pool.map(Server.stop, servers))
 
 
 def spec_of(
