@@ -302,7 +302,7 @@ def interleaved(bench: Bench, model: str, arms: Sequence[str]) -> Data:
 def median_ratio(line: Mapping[str, Any], arm: str, base: str) -> float:
     """Median over rounds of the ratio of throughputs."""
     rounds = line["rounds_tok_s"]
-    return statistics.median(ours / theirs for ours, theirs in zip(rounds[arm], rounds[base], strict=True))
+    return float(statistics.median(ours / theirs for ours, theirs in zip(rounds[arm], rounds[base], strict=True)))
 
 
 def end(bench: Bench, model: str) -> Outcome:
