@@ -9,6 +9,9 @@ ENGINE ?=
 RESULTS ?= results/runs
 ARGS ?=
 BENCH = $(if $(LIMIT),limit=$(LIMIT)) results_dir=results/bench/runs $(ARGS)
+# gpu-check: tiny, llama31_8b, qwen3_8b or 8b (both; default with CUDA), and a folder that keeps its models
+SIZE ?=
+MODELS_DIR ?=
 SMALL = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) results_dir=$(RESULTS) $(ARGS)
 
 .DEFAULT_GOAL := help
@@ -56,6 +59,9 @@ wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS=
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats; writes results/bench/cpu.md
 	@$(PY) run.py +sweep=bench_cpu $(BENCH) && $(PY) run.py +sweep=bench_shapes $(BENCH)
 	@$(PY) -m analysis.bench --results results/bench/runs --out results/bench/cpu
+
+gpu-check: setup  ## Does the plugin work on this CUDA device, and what does each step cost (SIZE=tiny ENGINE=cpu elsewhere)
+	@$(PY) -m runners.gpu_check $(if $(SIZE),--size $(SIZE)) $(if $(MODELS_DIR),--models $(MODELS_DIR)) $(if $(ENGINE),engine.device=$(ENGINE)) $(ARGS)
 
 clean:  ## Remove caches and builds; keeps results and .venv
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis outputs multirun

@@ -25,6 +25,8 @@ TREE_POLICIES: dict[str, type[Any]] = {"static": StaticTree, "dcs": DcsTree, "ta
 """Every tree policy by the name that configs use. Your own goes here: docs/extending.md."""
 
 ENV = "ADAPTIVESPEC_CONFIG"
+STEP_TIMES_ENV = "ADAPTIVESPEC_STEP_TIMES"
+"""Path that a server writes its steps' times to (sglang_plugin/step_times.py); a diagnostic."""
 REQUEST_KEY = "adaptivespec"
 _REQUEST_ONLY = ("rule", "d", "trace")
 

@@ -147,6 +147,8 @@ def run_group(cells: Sequence[Cell], runner: GroupRunner, resolver: Resolver) ->
             readies.append(resolver.resolve(cell))
         except UserError as error:
             failed.append(runner.display.finished(Outcome(cell, None, None, str(error))))
+            if runner.settings.fail_fast:
+                return failed
     return failed + runner.run(readies)
 
 

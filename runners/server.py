@@ -53,6 +53,8 @@ class ServerSpec:
     engine: Mapping[str, Any]
     seed: int
     lift_draft_limit: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further environment variables of the server."""
 
     def command(self, port: int, api_key: str) -> list[str]:
         """Return the command line."""
@@ -77,7 +79,7 @@ class ServerSpec:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the server needs beyond ours."""
-        variables: dict[str, str] = {}
+        variables = dict(self.variables)
         if self.engine["device"] == "cpu" and sglang_cpu.needed():
             variables |= sglang_cpu.environment()
         if self.engine["threads"]:
@@ -90,11 +92,13 @@ class ServerSpec:
 
 
 def to_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """`{"a_b": 1, "c": True, "d": None, "e": False}` -> `--a-b 1 --c`."""
+    """`{"a_b": 1, "c": True, "d": None, "e": False, "f": [2, 3]}` -> `--a-b 1 --c --f 2 3`."""
     arguments: list[str] = []
     for name, value in ((name.replace("_", "-"), value) for name, value in flags.items()):
         if value is True:
             arguments.append(f"--{name}")
+        elif isinstance(value, list | tuple):
+            arguments += [f"--{name}", *map(str, value)]
         elif value is not None and value is not False:
             arguments += [f"--{name}", str(value)]
     return arguments

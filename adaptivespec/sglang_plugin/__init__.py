@@ -6,7 +6,10 @@ Life of a step: `worker` asks the tree policy for a shape and swaps the engine t
 `accept_step` lets the accept rule promote, `step` books what was committed, `report` tells the client.
 """
 
+import os
+
 from adaptivespec import sglang_cpu
+from adaptivespec.options import STEP_TIMES_ENV
 
 
 def register() -> None:
@@ -24,4 +27,8 @@ def register() -> None:
     problem = compat.version_problem()
     if problem is None:
         hooks.register()
+        if os.environ.get(STEP_TIMES_ENV):
+            from adaptivespec.sglang_plugin import step_times
+
+            step_times.register()
     algorithm.register(problem)

@@ -7,7 +7,7 @@ triplet, so top-k is set with the rest wherever SGLang reads it.
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
@@ -30,6 +30,9 @@ class _ShapeState:
     runtime: SpecRuntimeState
     chain_buffers: dict[str, Any]
     """The draft worker's constant links of a chain; empty for a tree."""
+    build_s: float | None = None
+    memory_gib: float | None = None
+    """What building took beyond what other shapes share; None for the start-up shape, which SGLang itself builds."""
 
 
 class ShapeStates:
@@ -57,6 +60,20 @@ class ShapeStates:
                 self._states[shape] = self._build(shape)
         self._set_triplet(start)
         self.activate(start)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Per shape: which of its three forwards have CUDA graphs, and what building it took (seconds, GiB)."""
+        return [
+            {
+                "shape": shape.as_list(),
+                "draft_graph": state.runtime.cuda_graph_runner is not None,
+                "verify_graph": state.runtime.target_graph_runner is not None,
+                "extend_graph": state.runtime.cuda_graph_runner_for_draft_extend is not None,
+                "build_s": state.build_s,
+                "memory_gib": state.memory_gib,
+            }
+            for shape, state in self._states.items()
+        ]
 
     def activate(self, shape: TreeShape) -> None:
         """Make the engine draft and verify trees of this shape from now on."""
@@ -107,9 +124,10 @@ class ShapeStates:
             draft.init_attention_backend()
             draft._capture_cuda_graphs()
             state = self._collect(shape)
+        took_s = time.perf_counter() - start_s
         used_gib = free_gib - get_available_gpu_memory(worker.device, worker.gpu_id)
-        logger.info("Shape (%s) ready: %.2f s, %.2f GiB", shape, time.perf_counter() - start_s, used_gib)
-        return state
+        logger.info("Shape (%s) ready: %.2f s, %.2f GiB", shape, took_s, used_gib)
+        return replace(state, build_s=took_s, memory_gib=used_gib)
 
     def _collect(self, shape: TreeShape) -> _ShapeState:
         """The draft worker's parts as they stand now, with the target's."""

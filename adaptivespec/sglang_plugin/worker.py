@@ -76,6 +76,7 @@ class AdaptiveSpecWorker(EAGLEWorkerV2):  # type: ignore[misc]
             "version": settings.plugin_version(),
             "options": self.options.to_dict(),
             "shapes": [shape.as_list() for shape in self.shapes],
+            "graphs": self.shape_states.describe(),
             "histories": len(self._states),
         }
 

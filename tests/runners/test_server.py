@@ -165,7 +165,8 @@ def test_the_next_start_waits_for_the_accelerators_memory(tmp_path: Path, monkey
 
 
 def test_flags() -> None:
-    assert to_arguments({"a_b": 1, "c": True, "d": None, "e": False}) == ["--a-b", "1", "--c"]
+    asked = {"a_b": 1, "c": True, "d": None, "e": False, "f": [2, 3]}
+    assert to_arguments(asked) == ["--a-b", "1", "--c", "--f", "2", "3"]
     command = ServerSpec(
         Path("/m"), Path("/d"), "EAGLE3", (3, 1, 4), None, {**ENGINE, "server_args": {"schedule_policy": "lpm"}}, 7
     ).command(1, "k")

@@ -169,7 +169,8 @@ def chain(models: tuple[Path, Path], logs: Path) -> Iterator[Client]:
     """The static chain (7,1,8), strict by default, streaming increments."""
     config = {"tree": {"policy": "static", "shape": [7, 1, 8]}, "accept": {"rule": "strict"}}
     flags = (*adaptive(models[1]), "--incremental-streaming-output")
-    with serving(logs / "chain.log", models[0], *flags, config=config) as client:
+    env = {"ADAPTIVESPEC_STEP_TIMES": str(logs / "chain.steps.jsonl")}
+    with serving(logs / "chain.log", models[0], *flags, config=config, **env) as client:
         yield client
 
 

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -303,10 +304,27 @@ def test_the_server_tells_what_it_runs(chain: Client, cycle: Client) -> None:
     assert info is not None
     assert info["options"] == {"tree": {"policy": "static", "shape": [7, 1, 8]}, "accept": {"rule": "strict"}}
     assert info["shapes"] == [[7, 1, 8]]
+    assert [one["shape"] for one in info["graphs"]] == [[7, 1, 8]]
+    assert not info["graphs"][0]["verify_graph"]  # on a CPU
     assert info["version"]
     more = cycle.plugin_info()
     assert more is not None
     assert more["options"]["accept"] == {"rule": "margin", "kappa": 0.3, "max_promotions": 1}
+
+
+def test_every_step_but_the_last_is_timed_with_its_shape_and_phases(chain: Client, logs: Path) -> None:
+    def read() -> list[dict[str, Any]]:
+        path = logs / "chain.steps.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    before = len(read())
+    answer = chain.generate(PROMPTS[0], 64, STRICT)
+    lines = read()[before:]
+    assert len(lines) == answer["meta_info"]["spec_verify_ct"] - 1
+    for line in lines:
+        assert (line["shape"], line["batch"], line["graph"]) == ([7, 1, 8], 1, False)
+        assert 0 < line["draft_ms"] + line["verify_ms"] + line["extend_ms"] < line["step_ms"]
+        assert min(line["draft_ms"], line["verify_ms"], line["extend_ms"]) > 0
 
 
 def test_prometheus_counts_what_requests_report(chain: Client) -> None:
