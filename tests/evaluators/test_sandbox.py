@@ -13,10 +13,10 @@ from evaluators import sandbox
 LIMIT = {"cpu_s": 1, "wall_s": 6, "memory_mib": 2048, "output_mib": 16}
 
 
-def verdict(body: str, arguments: str = "") -> str:
+def verdict(body: str, limits: dict[str, int | float] = LIMIT) -> str:
     """Of a function `act` with this body, which is right if it returns True."""
     source = "def act():\n" + "".join(f"    {line}\n" for line in body.split("\n"))
-    return sandbox.run(sandbox.Task(source, "act", "assert candidate() is True"), LIMIT).verdict
+    return sandbox.run(sandbox.Task(source, "act", "assert candidate() is True"), limits).verdict
 
 
 @pytest.fixture
@@ -131,6 +131,13 @@ def test_a_program_sees_none_of_our_environment(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_slow_right_program_passes() -> None:
     assert verdict("import time\ntime.sleep(0.3)\nreturn True") == "passed"
+
+
+def test_a_program_that_lacks_a_free_core_is_waited_for() -> None:
+    """It wants to run and is within its CPU limit: that the clock is ahead of it is the machine's doing."""
+    busy = "import time\nstart = time.process_time()\nwhile time.process_time() < start + 1: pass\nreturn True"
+    assert verdict(busy, {**LIMIT, "cpu_s": 5, "wall_s": 0.4}) == "passed"
+    assert verdict("import time\ntime.sleep(1000)", {**LIMIT, "wall_s": 0.4}) == "timeout"
 
 
 def test_an_object_that_equals_everything_is_not_the_answer() -> None:
