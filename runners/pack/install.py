@@ -61,7 +61,7 @@ print(json.dumps(failed))
 """
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Nothing was installed; the message says why and what to do."""
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         refusals, notes = judge(manifest, machine, any_torch=arguments.any_torch)
         print("".join(f"note: {note}\n" for note in notes), end="")
         if refusals:
-            raise Refusal("\n".join(refusals))
+            raise RefusedError("\n".join(refusals))
         if arguments.report:
             return
         prefix = arguments.prefix.expanduser().resolve()
@@ -93,25 +93,25 @@ def main() -> None:
         if not arguments.no_import_check:
             check_imports(prefix, manifest, gpu=machine["gpu"] is not None)
         print_commands(prefix, manifest)
-    except Refusal as refusal:
+    except RefusedError as refusal:
         sys.exit(f"refused: {refusal}")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The pack's description. Raises Refusal where there is none, or one of another schema."""
+    """The pack's description. Raises RefusedError where there is none, or one of another schema."""
     path = folder / "manifest.json"
     if not path.is_file():
-        raise Refusal(f"{path} is missing: carry manifest.json and all parts into the folder of install.py")
+        raise RefusedError(f"{path} is missing: carry manifest.json and all parts into the folder of install.py")
     manifest: dict[str, Any] = json.loads(path.read_text())
     if manifest["schema"] != SCHEMA:
-        raise Refusal(
+        raise RefusedError(
             f"manifest.json has schema {manifest['schema']}, this install.py reads {SCHEMA}: take the one made with the parts"
         )
     return manifest
 
 
 def verify(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compare every part's size and hash with the manifest. Raises Refusal naming each part that differs."""
+    """Compare every part's size and hash with the manifest. Raises RefusedError naming each part that differs."""
     wrong = []
     for part in manifest["parts"]:
         path = folder / part["name"]
@@ -122,7 +122,7 @@ def verify(folder: Path, manifest: dict[str, Any]) -> None:
         elif file_digest(path) != part["sha256"]:
             wrong.append(f"{part['name']} has another sha256 than the manifest")
     if wrong:
-        raise Refusal("; ".join(wrong) + ". Carry these parts again")
+        raise RefusedError("; ".join(wrong) + ". Carry these parts again")
 
 
 def file_digest(path: Path) -> str:
@@ -162,14 +162,14 @@ def unpack(folder: Path, manifest: dict[str, Any], prefix: Path) -> None:
     """Unpack into `prefix` by way of a folder beside it, so that a half-made pack never looks like one.
 
     Raises:
-        Refusal: where `prefix` holds something else than a pack, or there is no room.
+        RefusedError: where `prefix` holds something else than a pack, or there is no room.
     """
     if prefix.exists() and any(prefix.iterdir()) and not (prefix / "manifest.json").is_file():
-        raise Refusal(f"{prefix} is not empty and holds no pack: name another --prefix, or empty it")
+        raise RefusedError(f"{prefix} is not empty and holds no pack: name another --prefix, or empty it")
     prefix.parent.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(prefix.parent).free, manifest["unpacked_bytes"] + (64 << 20)
     if free < needed:
-        raise Refusal(
+        raise RefusedError(
             f"{prefix.parent} has {free / 2**20:.0f} MiB free, {needed / 2**20:.0f} are needed: name another --prefix"
         )
     partial = prefix.with_name(f"{prefix.name}.partial")
@@ -270,15 +270,14 @@ def judge(manifest: dict[str, Any], machine: dict[str, Any], *, any_torch: bool)
 
 def torch_problem(target: dict[str, Any], machine: dict[str, Any]) -> str | None:
     """What is wrong with the torch that is there, or None."""
+    expected = f"{target['torch']} for CUDA {target['cuda']}"
     if machine["torch"] is None:
-        return f"torch cannot be imported by {sys.executable} ({machine['error'] or 'no reason given'}), {target['torch']} for CUDA {target['cuda']} is expected"
-    same = (
-        machine["torch"].split("+")[0] == target["torch"]
-        and (machine["cuda"] or "none").split(".")[0] == target["cuda"]
-    )
-    if same:
+        reason = machine["error"] or "no reason given"
+        return f"{sys.executable} cannot import torch ({reason}), {expected} is expected"
+    cuda = machine["cuda"] or "none"
+    if machine["torch"].split("+")[0] == target["torch"] and cuda.split(".")[0] == target["cuda"]:
         return None
-    return f"torch is {machine['torch']} for CUDA {machine['cuda'] or 'none'}, the pack's kernels were built for {target['torch']} and CUDA {target['cuda']}"
+    return f"torch is {machine['torch']} for CUDA {cuda}, the pack's kernels were built for {expected}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -308,7 +307,7 @@ def write_environment(prefix: Path, manifest: dict[str, Any], cuda_home: str | N
 
 
 def check_imports(prefix: Path, manifest: dict[str, Any], *, gpu: bool) -> None:
-    """Import every carried module and what a server starts with. Raises Refusal naming those that fail.
+    """Import every carried module and what a server starts with. Raises RefusedError naming those that fail.
 
     Without a GPU the project's CPU stand-in of sgl_kernel takes the place of the real one.
     """
@@ -331,11 +330,11 @@ def check_imports(prefix: Path, manifest: dict[str, Any], *, gpu: bool) -> None:
         cwd=prefix,
     )
     if done.returncode:
-        raise Refusal(f"the import check ended with code {done.returncode}: {done.stderr.strip()[-1000:]}")
+        raise RefusedError(f"the import check ended with code {done.returncode}: {done.stderr.strip()[-1000:]}")
     failed: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     print(f"imported {len(modules) - len(failed)} of {len(modules)} modules")
     if failed:
-        raise Refusal(
+        raise RefusedError(
             "installed, but these do not import:\n" + "\n".join(f"  {name}: {why}" for name, why in failed.items())
         )
 
