@@ -23,9 +23,9 @@ SERVING_MODULES = (
     *("sglang.srt.managers.tokenizer_manager", "sglang.srt.managers.detokenizer_manager"),
     *("sglang.srt.layers.attention.triton_backend", "sglang.srt.speculative.eagle_worker_v2"),
     *("sglang.srt.models.llama", "sglang.srt.models.qwen3", "sglang.srt.models.llama_eagle3"),
-    *("adaptivespec.sglang_plugin.algorithm", "adaptivespec.sglang_plugin.worker", "runners.server", "runners.cli"),
 )
-COMMANDS = ("-m runners.gpu_check engine.attention_backend=triton +engine.server_args.sampling-backend=pytorch",)
+"""What a server starts with, beside the modules of the project."""
+COMMANDS = ("-m runners.gpu_check --size tiny", "-m runners.gpu_check --size 8b")
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def make(out: Path, wheel_folder: Path, part_bytes: int) -> dict[str, Any]:
         },
         "environment": ENVIRONMENT,
         "commands": COMMANDS,
-        "serving_modules": SERVING_MODULES,
+        "serving_modules": [*SERVING_MODULES, *tree.modules(gathered[-1], ("adaptivespec", "runners", "evaluators"))],
         "distributions": [asdict(tree.describe(wheel)) for wheel in gathered],
     }
     manifest = parts.write(tree.all_files(gathered), out, part_bytes, about)

@@ -63,6 +63,21 @@ def describe(wheel: Path) -> Distribution:
     return Distribution(normal(name), version, tuple(sorted(top for top in tops if not top.startswith("_"))))
 
 
+def modules(wheel: Path, packages: Sequence[str]) -> list[str]:
+    """All importable modules of these packages of a wheel; not `__main__`, nor what lies outside a package."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.endswith(".py") and name.split("/")[0] in packages}
+    inside = (name for name in sorted(names) if f"{name.rpartition('/')[0]}/__init__.py" in names)
+    whole = (
+        name
+        for name in inside
+        if all(f"{parent}/__init__.py" in names for parent in map(str, PurePosixPath(name).parents[:-1]))
+    )
+    return [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in whole if "__main__" not in name
+    ]
+
+
 def files(wheel: Path) -> Iterator[PackedFile]:
     """The files of a wheel that go into the pack, in order of their paths."""
     patterns = LEFT_OUT.get(describe(wheel).name, ())

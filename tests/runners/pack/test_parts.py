@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tarfile
+import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -60,9 +61,23 @@ def test_wheels_lie_where_pip_would_lay_them(wheels: list[Path]) -> None:
     assert tree.describe(wheels[1]).imports == ("two",)
 
 
-def test_two_wheels_that_disagree_about_a_file_are_refused(tmp_path: Path, wheels: list[Path]) -> None:
-    import zipfile
+def test_the_modules_of_a_wheel_are_those_of_its_packages(tmp_path: Path) -> None:
+    names = (
+        "a/__init__.py",
+        "a/b.py",
+        "a/__main__.py",
+        "a/path/c.py",
+        "a/path/d/__init__.py",
+        "a/e.txt",
+        "f/__init__.py",
+    )
+    with zipfile.ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as archive:
+        for name in names:
+            archive.writestr(name, b"")
+    assert tree.modules(tmp_path / "a-1-py3-none-any.whl", ("a",)) == ["a", "a.b"]
 
+
+def test_two_wheels_that_disagree_about_a_file_are_refused(tmp_path: Path, wheels: list[Path]) -> None:
     with zipfile.ZipFile(tmp_path / "three-1-py3-none-any.whl", "w") as archive:
         archive.writestr("two.py", b"VALUE = 3\n")
     with pytest.raises(ValueError, match=r"site/two\.py comes from several wheels"):
@@ -70,8 +85,6 @@ def test_two_wheels_that_disagree_about_a_file_are_refused(tmp_path: Path, wheel
 
 
 def test_what_is_left_out_stays_out(tmp_path: Path) -> None:
-    import zipfile
-
     kept = ("sgl_kernel/__init__.py", "sgl_kernel/sm90/common_ops.abi3.so")
     cut = ("sgl_kernel/sm100/common_ops.abi3.so", "sgl_kernel/flash_ops.abi3.so", "sgl_kernel/flashmla_ops.abi3.so")
     wheel = tmp_path / "sglang_kernel-0.4.5-cp310-abi3-manylinux2014_x86_64.whl"
