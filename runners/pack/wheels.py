@@ -91,8 +91,12 @@ def select(folder: Path, requirements: Iterable[str]) -> list[Path]:
 def matching(folder: Path, requirement: str) -> list[Path]:
     """The wheels of `name` or `name==version` in the folder."""
     name, _, version = requirement.partition("==")
-    parts = ((path, *path.name.split("-")[:2]) for path in sorted(folder.glob("*.whl")))
-    return [path for path, own, its_version in parts if normal(own) == normal(name) and version in ("", its_version)]
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        own, its_version = path.name.split("-")[:2]
+        if normal(own) == normal(name) and version in ("", its_version):
+            found.append(path)
+    return found
 
 
 def normal(name: str) -> str:
