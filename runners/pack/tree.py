@@ -19,6 +19,8 @@ LEFT_OUT = {
         "sglang/test/*",
         # The Rust server, its gRPC, its load generator, its image processing: all loaded on request only.
         "sglang/srt/rust_extensions/*.so",
+        # Built for torch 2.14, it misreads the tensors of 2.11 and ends the scheduler; without it SGLang takes its Python twin.
+        "sglang/srt/mem_cache/rust_tree_core/*.so",
     ),
     # 1.1 GB of other attention backends, and the operators of other GPUs: ours are Triton's and sm90/common_ops.
     "sglang-kernel": (
