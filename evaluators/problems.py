@@ -14,6 +14,8 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 Row = Mapping[str, Any]
 
 
@@ -57,6 +59,13 @@ def load_problems(benchmark: Mapping[str, Any]) -> ProblemSet:
     _check_pins(len(problems), sha256, source, origin)
     selected = _with_shots(_select(problems, benchmark), rows, benchmark)
     return ProblemSet(tuple(selected), sha256, origin, revision, len(problems))
+
+
+def packaged(name: str) -> dict[str, Any]:
+    """The node conf/benchmark/NAME.yaml as it is without a run's own limit and file."""
+    text = (resources.files("conf") / "benchmark" / f"{name}.yaml").read_text(encoding="utf-8")
+    node = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(text), {"limit": None, "path": None}), resolve=True)
+    return {str(key): value for key, value in node.items()} if isinstance(node, dict) else {}
 
 
 def _rows(benchmark: Mapping[str, Any]) -> tuple[list[Row], str, str | None]:

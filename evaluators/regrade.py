@@ -11,15 +11,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from omegaconf import OmegaConf
 
 from evaluators.grading import GRADER_VERSION, Answer, grade
-from evaluators.problems import Problem, ProblemError, load_problems
+from evaluators.problems import Problem, ProblemError, load_problems, packaged
 from evaluators.sandbox import SandboxError
 
 Line = dict[str, Any]
@@ -83,8 +81,7 @@ def _benchmark(record: Line, paths: Mapping[str, str]) -> Line:
     name = record["cell"]["benchmark"]["name"]
     node = record["provenance"]["config"].get("benchmark", {})
     if node.get("name") != name:
-        text = (resources.files("conf") / "benchmark" / f"{name}.yaml").read_text(encoding="utf-8")
-        node = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(text), {"limit": None}), resolve=True)
+        node = packaged(name)
     return {**node, "limit": None, "path": paths.get(name, node["path"])}
 
 

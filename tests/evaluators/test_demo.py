@@ -1,17 +1,11 @@
 """The packaged problems can be loaded, and every gold answer is right."""
 
-from importlib import resources
-from typing import Any
-
-from omegaconf import OmegaConf
-
 from evaluators.grading import Answer, grade, is_code
-from evaluators.problems import load_problems
+from evaluators.problems import load_problems, packaged
 
 
 def test_every_packaged_gold_number_is_graded_right_and_no_stub_is() -> None:
-    text = (resources.files("conf") / "benchmark" / "demo.yaml").read_text(encoding="utf-8")
-    benchmark: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(text), {"limit": None}), resolve=True)
+    benchmark = packaged("demo")
     answers = [
         Answer(
             "demo", problem.id, problem.gold, f"def {problem.gold}(*values):\n    return None", "stop", problem.extra

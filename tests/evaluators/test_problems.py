@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
-from omegaconf import OmegaConf
 
-from evaluators.problems import ProblemError, load_problems
+from evaluators.problems import ProblemError, load_problems, packaged
 from evaluators.prompts import Prompt, render
 
 Benchmark = dict[str, Any]
@@ -28,9 +26,7 @@ def benchmark(tmp_path: Path) -> Callable[..., Benchmark]:
     """A benchmark's packaged configuration, on a few problems of our own; `changes` are laid over it."""
 
     def make(name: str, **changes: Any) -> Benchmark:
-        text = (resources.files("conf") / "benchmark" / f"{name}.yaml").read_text(encoding="utf-8")
-        node = OmegaConf.merge(OmegaConf.create(text), {"limit": None})
-        result: Any = OmegaConf.to_container(node, resolve=True)
+        result = packaged(name)
         if name in ROWS:
             path = tmp_path / f"{name}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
