@@ -268,8 +268,10 @@ def report(errors: list[str], outcomes: list[Outcome]) -> int:
     for outcome in outcomes:
         if outcome.failure:
             reasons.setdefault(outcome.failure, []).append(outcome.cell.label)
-    for reason, labels in reasons.items():
-        print(f"FAILED {', '.join(labels)}: {reason}", file=sys.stderr)
+    for reason, (first, *others) in reasons.items():
+        print(f"FAILED {first}: {reason}", file=sys.stderr)
+        for label in others:
+            print(f"FAILED {label}: for the same reason", file=sys.stderr)
     for error in errors:
         print(f"Error: {error}", file=sys.stderr)
     return 1 if reasons or errors else 0

@@ -237,7 +237,7 @@ def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], 
             **provenance(),
             "created_at": generations[0]["started_at"],
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "config": settings.config,
+            "config": config_of(ready.cell, settings),
             "models": {
                 name: effective_config(checkpoint)
                 for name, checkpoint in (("target", ready.target), ("draft", ready.draft))
@@ -248,6 +248,18 @@ def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], 
     }
     folder.write("record.json", json.dumps(record, indent=1, ensure_ascii=False))
     return record
+
+
+def config_of(cell: Cell, settings: Settings) -> dict[str, Any]:
+    """The resolved config that asked for this cell: the run's, with the cell's own nodes for those that a sweep changes."""
+    own = {
+        "method": cell.method,
+        "model": cell.model,
+        "benchmark": cell.benchmark,
+        "seed": cell.seed,
+        "trace": cell.trace,
+    }
+    return {key: value for key, value in settings.config.items() if key not in ("kappa", "d", "limit")} | own
 
 
 def grade_cell(

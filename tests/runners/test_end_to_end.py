@@ -87,6 +87,7 @@ def test_the_counts_are_the_engines_and_fit_together(cells: dict[str, dict[str, 
             metrics["output_tokens"] / sum(line["latency_s"] for line in lines)
         )
         assert (metrics["tau"] is None) == (name == "vanilla")
+        assert cell["record"]["provenance"]["config"]["method"]["name"] == name
         assert len(cell["grades"]) == LIMIT
     for line in cells["combined"]["generations"]:
         assert 1 + sum(step["committed"] for step in line["trace"]) == line["output_tokens"]
