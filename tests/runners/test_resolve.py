@@ -14,7 +14,7 @@ from runners.server import LONGER_DRAFT
 from tests.runners.conftest import write_checkpoint
 
 Resolve = Callable[..., Ready]
-CAP = "benchmark.protocols.default.max_new_tokens=2048"
+CAP = ("benchmark.protocols.default.max_new_tokens=2048", "model.max_new_tokens=null")
 
 
 @pytest.mark.parametrize("change", [{"weights": b"others"}, {"rope_theta": 500000.0}])
@@ -46,7 +46,7 @@ def test_r016_r017_a_draft_that_ends_below_prompt_and_cap_is_refused_before_laun
     resolve: Resolve, tmp_path: Path, cuda_graph: str
 ) -> None:
     write_checkpoint(tmp_path / "draft", max_position_embeddings=2048)
-    asked = ("method=eagle3", CAP, f"engine.cuda_graph={cuda_graph}")
+    asked = ("method=eagle3", *CAP, f"engine.cuda_graph={cuda_graph}")
     with pytest.raises(UserError, match=r"takes 2048 positions.* need 2648: .*model\.draft_max_positions=2048"):
         resolve(*asked, n_tokens=600)
     lifted = resolve(*asked, "model.draft_max_positions=2048", n_tokens=600)
@@ -56,7 +56,7 @@ def test_r016_r017_a_draft_that_ends_below_prompt_and_cap_is_refused_before_laun
 def test_a_target_that_ends_below_prompt_and_cap_is_refused(resolve: Resolve, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "target", max_position_embeddings=2048)
     with pytest.raises(UserError, match=r"takes 2048 positions.* need 2648"):
-        resolve("method=vanilla", CAP, n_tokens=600)
+        resolve("method=vanilla", *CAP, n_tokens=600)
 
 
 @pytest.mark.parametrize(("overrides", "lifted"), [((), True), (("engine.context_length=2048",), False)])
@@ -82,3 +82,9 @@ def test_r018_the_effective_rope_theta_is_the_one_in_the_config(
     folder = write_checkpoint(tmp_path / "model", model_type="llama", max_position_embeddings=2048, **config)
     told = effective_config(Checkpoint(folder, "id", None, None))
     assert told == {"rope_theta": theta, "max_position_embeddings": 2048}
+
+
+@pytest.mark.parametrize(("own", "cap"), [("null", 2048), ("256", 256), ("4096", 2048)])
+def test_the_lower_of_the_protocols_cap_and_the_models_own_holds(resolve: Resolve, own: str, cap: int) -> None:
+    ready = resolve("method=vanilla", CAP[0], f"model.max_new_tokens={own}")
+    assert ready.max_new_tokens == ready.described["benchmark"]["max_new_tokens"] == cap
