@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,10 @@ def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[st
     assert outputs_of(tmp_path) == {
         name: [line["output_ids"] for line in cells[name]["generations"][:2]] for name in ("vanilla", "eagle3")
     }
-    (vanilla_begin, vanilla_end), (eagle3_begin, eagle3_end) = (
-        (cell["record"]["provenance"]["created_at"], cell["record"]["provenance"]["finished_at"])
-        for _, cell in sorted(read(tmp_path).items(), reverse=True)
-    )
-    assert max(vanilla_begin, eagle3_begin) < min(vanilla_end, eagle3_end), "they ran one after the other"
+    origins = [cell["record"]["provenance"] for cell in read(tmp_path).values()]
+    begins = [datetime.fromisoformat(origin["server_starts"][0]["started_at"]) for origin in origins]
+    ends = [datetime.fromisoformat(origin["finished_at"]) for origin in origins]
+    assert max(begins) < min(ends), "they ran one after the other"
 
 
 def test_two_writers_on_one_folder_make_every_output_once(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
