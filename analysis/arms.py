@@ -170,16 +170,14 @@ class Study:
         base = self.reference(arm, "vanilla")
         if isinstance(base, Missing):
             return base
-        if arm.record.engine["concurrency"] > 1:
-            return Estimate(arm.throughput_tok_s / base.throughput_tok_s)
-        repeats, items = paired(arm, base)
-        if problem := unpaired(arm, base):
-            return Missing(problem)
-        ours, theirs = (
-            (one.column("output_tokens", items, repeats), one.column("latency_s", items, repeats))
-            for one in (arm, base)
-        )
-        return stats.ratio(*ours, over=theirs)
+        return throughput_ratio(arm, base)
+
+    def step_cost(self, arm: Arm) -> float | None:
+        """What the arm's verify step costs in units of vanilla's step; None where tau or speedup is missing."""
+        tau, speedup = arm.tau, self.speedup(arm)
+        if isinstance(tau, Missing) or isinstance(speedup, Missing):
+            return None
+        return metrics.step_cost(tau.value, speedup.value)
 
     def _recovery(self, arm: Arm, grader: str) -> Figure:
         base = self.reference(arm, "eagle3")
@@ -235,6 +233,19 @@ def paired(a: Arm, b: Arm, union: bool = False) -> tuple[list[int], pd.Index]:
     if not union:
         return repeats, common_items(frames)
     return repeats, pd.Index(dict.fromkeys(item for frame in frames for item in frame.index))
+
+
+def throughput_ratio(arm: Arm, base: Arm) -> Figure:
+    """Tokens per second of one arm over another's, with its paired interval at concurrency 1."""
+    if arm.record.engine["concurrency"] > 1:
+        return Estimate(arm.throughput_tok_s / base.throughput_tok_s)
+    repeats, items = paired(arm, base)
+    if problem := unpaired(arm, base):
+        return Missing(problem)
+    ours, theirs = (
+        (one.column("output_tokens", items, repeats), one.column("latency_s", items, repeats)) for one in (arm, base)
+    )
+    return stats.ratio(*ours, over=theirs)
 
 
 def unpaired(a: Arm, b: Arm) -> str | None:

@@ -13,10 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis import metrics
-from analysis.arms import Arm, Figure, Missing, Study, paired
+from analysis.arms import Arm, Figure, Missing, Study, throughput_ratio
 from analysis.render import Grid, render
-from analysis.stats import Estimate, ratio
 from analysis.summary import order, show, summary
 
 # Numerator, denominator, what the ratio of their throughputs says.
@@ -31,13 +29,10 @@ def step_table(study: Study, arms: Sequence[Arm]) -> Grid:
     """Milliseconds of a step, prefill included, and in units of vanilla's."""
     rows = []
     for arm in arms:
-        tokens, seconds, steps = (
-            arm.column(name, items_of(arm)).sum() for name in ("output_tokens", "latency_s", "verify_steps")
-        )
-        cost = study.speedup(arm)
-        relative = "-" if isinstance(cost, Missing) else f"{metrics.step_cost(tokens / steps, cost.value):.2f}"
-        milliseconds = 1000 * seconds / (steps if arm.record.algorithm else tokens)
-        rows.append((arm.record.label, f"{milliseconds:.1f}", relative, show(arm.tau, 2)))
+        cost = study.step_cost(arm)
+        tokens_per_step = 1.0 if isinstance(arm.tau, Missing) else arm.tau.value
+        milliseconds = f"{1000 * tokens_per_step / arm.throughput_tok_s:.1f}"
+        rows.append((arm.record.label, milliseconds, "-" if cost is None else f"{cost:.2f}", show(arm.tau, 2)))
     return Grid("What a step costs", ("method", "ms / step", "vanilla steps", "tau"), tuple(rows))
 
 
@@ -55,20 +50,6 @@ def ratios(arms: Sequence[Arm]) -> list[tuple[str, str, str, Figure]]:
         for ours, theirs, what in RATIOS
         if ours in known and theirs in known
     ]
-
-
-def throughput_ratio(arm: Arm, base: Arm) -> Estimate:
-    """Tokens per second of one arm over another's, with its paired interval."""
-    repeats, items = paired(arm, base)
-    ours, theirs = (
-        (one.column("output_tokens", items, repeats), one.column("latency_s", items, repeats)) for one in (arm, base)
-    )
-    return ratio(*ours, over=theirs)
-
-
-def items_of(arm: Arm) -> Any:
-    """The arm's items."""
-    return arm.cells[0].frame.index
 
 
 def document(study: Study, arms: Sequence[Arm]) -> dict[str, Any]:

@@ -92,15 +92,22 @@ def accuracy(study: Study) -> Grid:
 def detail(study: Study, arm: Arm) -> tuple[str, ...]:
     """One arm's row of the accuracy table."""
     shares = [arm.accuracy(grader) for grader in ("correct", "paper_correct")]
-    tau, speedup = arm.tau, study.speedup(arm)
+    tau, cost = arm.tau, study.step_cost(arm)
     values = ["-" if share is None else f"{100 * share:.1f}" for share in shares]
-    cost = "-" if isinstance(tau, Missing) or isinstance(speedup, Missing) else f"{tau.value / speedup.value:.2f}"
     taus = [
         "-" if isinstance(tau, Missing) else f"{tau.value:.3f}",
         "-" if arm.committed_per_step is None else f"{arm.committed_per_step:.3f}",
     ]
     record = arm.record
-    return (record.label, record.model, record.benchmark, *values, mcnemar(study, arm), *taus, cost)
+    return (
+        record.label,
+        record.model,
+        record.benchmark,
+        *values,
+        mcnemar(study, arm),
+        *taus,
+        "-" if cost is None else f"{cost:.2f}",
+    )
 
 
 def mcnemar(study: Study, arm: Arm) -> str:
