@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+
+from runners.provenance import nvidia_smi
 
 # Bits of nvidia-smi's mask that mean heat or power trouble, not the ordinary power cap: hardware slowdown, software and
 # hardware thermal slowdown, power brake.
@@ -91,11 +92,10 @@ def cpu_temperature() -> float | None:
 def sample_gpu() -> dict[str, Any]:
     """Clock, temperature and throttling of the server's first GPU."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
-    query = ["nvidia-smi", f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits", f"--id={first}"]
-    fields = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().split(", ")
-    if len(fields) != 3:
+    rows = nvidia_smi(f"--query-gpu={GPU_FIELDS}", f"--id={first}")
+    if len(rows) != 1 or len(rows[0]) != 3:
         return {}
-    clock, temperature, reasons = (number(text) for text in fields)
+    clock, temperature, reasons = map(number, rows[0])
     return {
         "gpu_clock_mhz": clock,
         "gpu_temperature_c": temperature,

@@ -55,13 +55,18 @@ def cpu_model() -> str:
 
 def describe_gpus() -> dict[str, Any]:
     """Names of all GPUs, and the driver's version."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
-    except FileNotFoundError:
-        lines = []
-    rows = [line.split(", ") for line in lines if ", " in line]
+    rows = [row for row in nvidia_smi("--query-gpu=name,driver_version") if len(row) == 2]
     return {"gpu": [row[0] for row in rows], "driver": rows[0][1] if rows else None}
+
+
+def nvidia_smi(query: str, *options: str) -> list[list[str]]:
+    """The fields of each line that nvidia-smi answers to a `--query-...`, without units; none where there is no driver."""
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", *options]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return []
+    return [line.strip().split(", ") for line in answer.splitlines()]
 
 
 @cache

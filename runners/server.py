@@ -30,6 +30,7 @@ import requests
 from adaptivespec import sglang_cpu
 from runners.errors import ServerError, UserError
 from runners.load import MachineSampler
+from runners.provenance import nvidia_smi
 
 # Found again in the environment of every process that a server starts, also of those that changed session or parent.
 MARK = "ADAPTIVESPEC_SERVER_ID"
@@ -360,9 +361,8 @@ def accelerator_is_free(device: str) -> bool:
     """Whether the driver has taken back the memory of ended processes."""
     if device != "cuda":
         return True
-    query = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
-    pids = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
-    return all(psutil.pid_exists(int(pid)) for pid in pids if pid.isdigit())
+    rows = nvidia_smi("--query-compute-apps=pid")
+    return all(psutil.pid_exists(int(pid)) for row in rows for pid in row if pid.isdigit())
 
 
 def last_line(path: Path) -> str:
