@@ -79,6 +79,13 @@ def plain_config(config: Any) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
+def compose_config(overrides: list[str]) -> dict[str, Any]:
+    """`conf/` with these overrides as one job of `run.py` reads it, the engine resolved for this machine."""
+    with hydra.initialize_config_module("conf", version_base="1.3"):
+        config = plain_config(hydra.compose("config", overrides))
+    return {**config, "engine": resolve_engine(config["engine"])}
+
+
 ASKED = Asked()
 
 

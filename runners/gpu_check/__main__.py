@@ -19,9 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
-
-from runners.cli import plain_config, raise_exit, resolve_engine
+from runners.cli import compose_config, raise_exit
 from runners.errors import ServerError, UserError
 from runners.gpu_check import page
 from runners.gpu_check.servers import Servers
@@ -32,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     """Return the exit status: 0 where every stage passed."""
     arguments = parse(argv)
     try:
-        return check(arguments, configure(arguments.overrides))
+        return check(arguments, compose_config(arguments.overrides))
     except UserError as error:
         print(f"Error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -53,13 +51,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("overrides", nargs="*", help="settings of conf/, as engine.device=cpu")
     return parser.parse_intermixed_args(argv)
-
-
-def configure(overrides: list[str]) -> dict[str, Any]:
-    """`conf/` as `run.py` reads it, the engine resolved for this machine."""
-    with initialize_config_module("conf", version_base="1.3"):
-        config = plain_config(compose("config", overrides))
-    return {**config, "engine": resolve_engine(config["engine"])}
 
 
 def check(arguments: argparse.Namespace, config: dict[str, Any]) -> int:

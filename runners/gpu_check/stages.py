@@ -16,6 +16,7 @@ import torch
 
 from runners.gpu_check import compare, models
 from runners.gpu_check.servers import Served, Servers, median_costs
+from runners.plan import rotate
 from runners.provenance import describe_code, describe_machine, describe_packages
 
 Data = dict[str, Any]
@@ -175,9 +176,10 @@ def graphs(bench: Bench, model: str) -> Outcome:
     bench.servers.start(bench.pairs[model], ["vanilla", "every_shape"])
     served = bench.servers["every_shape"]
     told = served.plugin["graphs"]
-    log = served.server.log.read_text(errors="replace").splitlines()
     # Time stamps and worker names stand before.
-    captures = [line[line.index("Capture") :] for line in log if "Capture" in line and "graph end" in line]
+    captures = [
+        line[line.index("Capture") :] for line in served.server.lines() if "Capture" in line and "graph end" in line
+    ]
     return {"shapes": told, "captures": captures}, missing_graphs(bench, told)
 
 
@@ -216,7 +218,7 @@ def margin(bench: Bench, model: str) -> Outcome:
 
 def costs(bench: Bench, model: str) -> Outcome:
     """Median time of a step by shape and batch size, vanilla's, and the speedup that follows for a given acceptance."""
-    rows, vanilla_ms = [], {}
+    rows: list[Data] = []
     for batch in bench.load.batches:
         prompts = bench.prompts(model, batch, seed=2)
         for kind in ("vanilla", "every_shape"):
@@ -289,8 +291,7 @@ def interleaved(bench: Bench, model: str, arms: Sequence[str]) -> Data:
             one.batch(prompts, 16)
         rounds: dict[str, list[float]] = {arm: [] for arm in arms}
         for number in range(bench.load.rounds):
-            turn = number % len(arms)
-            for arm in (*arms[turn:], *arms[:turn]):
+            for arm in rotate(tuple(arms), number):
                 rounds[arm].append(served[arm].tokens_per_second(prompts, bench.load.arm_tokens))
         speeds = {arm: statistics.median(values) for arm, values in rounds.items()}
         line: Data = {"batch": batch, "tok_s": speeds, "rounds_tok_s": rounds}

@@ -4,8 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from runners.cell import Cell, cell_id
+from runners.cli import compose_config
 from runners.errors import UserError
-from tests.conftest import config_of
 
 CellOf = Callable[..., Cell]
 
@@ -95,7 +95,7 @@ def test_r059_an_unset_attention_backend_is_resolved_in_the_cell(
     monkeypatch: pytest.MonkeyPatch, device: str, backend: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    config = config_of("method=static", "method.tree.shape=[3,4,4]", f"engine.device={device}")
+    config = compose_config(["method=static", "method.tree.shape=[3,4,4]", f"engine.device={device}"])
     assert Cell.from_config(config).engine["attention_backend"] == backend
 
 

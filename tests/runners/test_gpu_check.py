@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from adaptivespec.accept import Strict, verify_batch
+from runners.cli import compose_config
 from runners.errors import ServerError
 from runners.gpu_check import compare, models, page
 from runners.gpu_check import servers as servers_module
-from runners.gpu_check.__main__ import configure, main, run
+from runners.gpu_check.__main__ import main, run
 from runners.gpu_check.servers import KINDS, STATIC, Served, Servers, median_costs, spec_of
 from runners.gpu_check.stages import LOADS, SIZES, Bench, Stage, plan
 from runners.server import marked_processes
@@ -130,7 +131,7 @@ def test_costs_are_medians_of_full_batches() -> None:
 
 
 def bench(tmp_path: Path) -> Bench:
-    return Bench(configure(["engine.device=cpu"])["engine"], LOADS["cpu"], cast(Any, None), tmp_path, 0.3)
+    return Bench(compose_config(["engine.device=cpu"])["engine"], LOADS["cpu"], cast(Any, None), tmp_path, 0.3)
 
 
 def test_a_failing_stage_costs_only_those_that_need_it(tmp_path: Path) -> None:
@@ -169,7 +170,12 @@ def test_every_stage_comes_after_what_it_needs(size: str, on_cuda: bool) -> None
 
 
 def test_servers_on_a_gpu_run_with_the_harness_own_settings(pair: models.Pair, tmp_path: Path) -> None:
-    engine = {**configure(["engine.device=cpu"])["engine"], "device": "cuda", "cuda_graph": True, "dtype": "bfloat16"}
+    engine = {
+        **compose_config(["engine.device=cpu"])["engine"],
+        "device": "cuda",
+        "cuda_graph": True,
+        "dtype": "bfloat16",
+    }
     specs = {name: spec_of(kind, pair, engine, (1, 8), 100, tmp_path / "s") for name, kind in KINDS.items()}
     command = specs["eagle3"].command(1, "k")
     at = command.index("--cuda-graph-bs-decode")
