@@ -10,13 +10,12 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from typing import Any
 
 import pebble
-from omegaconf import OmegaConf
 
 from evaluators import maths, sandbox, specforge
+from evaluators.problems import packaged
 from evaluators.thinking import strip_thinking
 
 # To be raised with every change that can change a grade: finished cells are then graded anew (evaluators.regrade).
@@ -95,8 +94,7 @@ def grade(
 
 def packaged_limits(benchmark: str) -> Limits:
     """The `grading` node of conf/benchmark/NAME.yaml."""
-    text = (resources.files("conf") / "benchmark" / f"{benchmark}.yaml").read_text(encoding="utf-8")
-    limits: Limits = OmegaConf.create(text).grading
+    limits: Limits = packaged(benchmark)["grading"]
     return limits
 
 
