@@ -8,11 +8,13 @@ LIMIT ?=
 ENGINE ?=
 RESULTS ?= results/runs
 ARGS ?=
-BENCH = $(if $(LIMIT),limit=$(LIMIT)) results_dir=results/bench/runs $(ARGS)
 # gpu-check: tiny, llama31_8b, qwen3_8b or 8b (both; default with CUDA), and a folder that keeps its models
 SIZE ?=
 MODELS_DIR ?=
-SMALL = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) results_dir=$(RESULTS) $(ARGS)
+PLAN = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE))
+SMALL = $(PLAN) results_dir=$(RESULTS) $(ARGS)
+BENCH_RUNS = results/bench/runs
+BENCH = $(PLAN) results_dir=$(BENCH_RUNS) $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup doctor check format test test-slow test-report demo reproduce-all report wandb-dashboard bench-cpu gpu-check clean
@@ -58,7 +60,7 @@ wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS=
 
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats; writes results/bench/cpu.md
 	@$(PY) run.py +sweep=bench_cpu $(BENCH) && $(PY) run.py +sweep=bench_shapes $(BENCH)
-	@$(PY) -m analysis.bench --results results/bench/runs --out results/bench/cpu
+	@$(PY) -m analysis.bench --results $(BENCH_RUNS) --out results/bench/cpu
 
 gpu-check: setup  ## Does the plugin work on this CUDA device, and what does each step cost (SIZE=tiny ENGINE=cpu elsewhere)
 	@$(PY) -m runners.gpu_check $(if $(SIZE),--size $(SIZE)) $(if $(MODELS_DIR),--models $(MODELS_DIR)) $(if $(ENGINE),engine.device=$(ENGINE)) $(ARGS)
