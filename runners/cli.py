@@ -157,7 +157,10 @@ def run(asked: Asked) -> int | str:
 
 def plan_hours(plan: Plan) -> str:
     """How long the plan takes, as far as that can be guessed."""
-    return f"The plan's {len(plan.cells)} cells take roughly {hours(plan.cells):.1f} hours where conf/model's guesses hold."
+    guess = hours(plan.cells)
+    if guess is None:
+        return "Its hours cannot be guessed: a model's YAML has no `typical`."
+    return f"The plan's {len(plan.cells)} cells take roughly {guess:.1f} hours where conf/model's guesses hold."
 
 
 def small_plan(asked: Asked) -> str:

@@ -17,8 +17,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def too_large(cell: Cell) -> str | None:
-    """Say why a model cannot be served by this machine's CPU; None where it can, or where a GPU serves it."""
-    if cell.engine["device"] != "cpu":
+    """Say why a model cannot be served by this machine's CPU; None where it can, where a GPU serves it, or where its size is not told."""
+    if cell.engine["device"] != "cpu" or "parameters" not in cell.model:
         return None
     needed = cell.model["parameters"] * BYTES[cell.engine["dtype"]]
     memory = psutil.virtual_memory().total
@@ -30,10 +30,15 @@ def too_large(cell: Cell) -> str | None:
     )
 
 
-def hours(cells: Iterable[Cell]) -> float:
-    """Guess the hours of generation, one group at a time, by what conf/model calls typical; speculation is not counted on."""
+def hours(cells: Iterable[Cell]) -> float | None:
+    """Guess the hours of generation, one group at a time, by what conf/model calls typical; speculation is not counted on.
+
+    None where a model's YAML, a user's own say, does not tell.
+    """
     seconds = 0.0
     for cell in cells:
+        if "typical" not in cell.model:
+            return None
         tokens = min(cell.model["typical"]["output_tokens"], cap_of(cell))
         seconds += n_items(cell) * tokens / cell.model["typical"]["tok_s"]
     return seconds / 3600

@@ -88,6 +88,15 @@ def test_the_papers_plan_without_a_gpu_names_hours_and_the_small_plan(tmp_path: 
         assert words in done.stderr
 
 
+def test_a_model_of_ones_own_needs_no_guesses(tmp_path: Path) -> None:
+    done = run(
+        "method=vanilla", "dry_run=true", "~model.parameters", "~model.typical", "~model.max_new_tokens", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 cell, 1 server start" in done.stdout
+    assert "cannot be guessed" in done.stdout
+
+
 def test_a_cell_out_of_reach_fails_alone_with_its_own_reason(tmp_path: Path) -> None:
     """The sweep goes on to the next cell, which here lacks something else."""
     done = run(
