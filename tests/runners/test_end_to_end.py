@@ -130,7 +130,7 @@ def marked(process: psutil.Process) -> str | None:
         return None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_killed_in_the_middle_it_leaves_nothing_behind_and_goes_on(
     number: signal.Signals, tmp_path: Path, cells: dict[str, dict[str, Any]]
 ) -> None:
@@ -183,6 +183,7 @@ def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[st
     assert max(begins) < min(ends), "they ran one after the other"
 
 
+@pytest.mark.slow  # the store's own test of two writers is quick
 def test_two_writers_on_one_folder_make_every_output_once(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
     arguments = command(tmp_path, "method=vanilla", "limit=2", "engine.threads=1")
     writers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
