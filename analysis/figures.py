@@ -23,6 +23,9 @@ COLOURS = {
     "vanilla": "#999999", "eagle3": "#0072B2", "static": "#56B4E9", "talon": "#009E73",
     "dynamic": "#E69F00", "fly": "#CC79A7", "lossy": "#D55E00", "combined": "#000000",
 }  # fmt: skip
+# Arms of one method share its colour; these tell them apart.
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def style(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
@@ -33,7 +36,7 @@ def style(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
         "yaxis": {"title": {"text": y}},
         "template": "plotly_white",
         "margin": {"l": 55, "r": 15, "t": 60, "b": 45},
-        "legend": {"orientation": "h", "y": -0.25},
+        "legend": {"orientation": "h", "y": -0.25, "font": {"size": 11}},
         "height": 420,
         **more,
     }
@@ -42,6 +45,19 @@ def style(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
 def colour(arm: Arm) -> str:
     """A method's colour everywhere."""
     return COLOURS.get(arm.record.method, "#666666")
+
+
+def variants(arms: Sequence[Arm]) -> list[int]:
+    """Each arm's place among the arms of its method."""
+    methods = [arm.record.method for arm in arms]
+    return [methods[:place].count(method) for place, method in enumerate(methods)]
+
+
+def names(arms: Sequence[Arm]) -> list[str]:
+    """Each arm's label without the option that all of one picture share, so that a legend fits a phone."""
+    scores = {arm.record.d for arm in arms if arm.record.d is not None}
+    common = f" d={scores.pop():g}" if len(scores) == 1 else None
+    return [arm.record.label.replace(common, "") if common else arm.record.label for arm in arms]
 
 
 def study_figures(study: Study) -> dict[str, go.Figure]:
@@ -116,9 +132,11 @@ def pareto(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
         name="Pareto front",
         line={"dash": "dot", "color": "#888"},
     )
-    for arm, speedup, recovery in known:
+    shown = [arm for arm, _, _ in known]
+    for (arm, speedup, recovery), name, variant in zip(known, names(shown), variants(shown), strict=True):
+        marker = {"color": colour(arm), "size": 9, "symbol": SYMBOLS[variant % len(SYMBOLS)]}
         figure.add_scatter(
-            x=[recovery.value], y=[speedup.value], name=arm.record.label, mode="markers", marker={"color": colour(arm), "size": 9},
+            x=[recovery.value], y=[speedup.value], name=name, mode="markers", marker=marker,
             error_x=whiskers([recovery]), error_y=whiskers([speedup]),
         )  # fmt: skip
     return figure
@@ -127,43 +145,59 @@ def pareto(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
 def decomposition(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
     """speedup = tau / step cost: tau as bars, the step cost as what it is divided by."""
     rows = []
-    for arm in arms:
+    for arm, name in zip(arms, names(arms), strict=True):
         speedup, tau = study.speedup(arm), arm.tau
         if isinstance(speedup, Estimate) and isinstance(tau, Estimate):
-            rows.append((arm.record.label, tau.value, metrics.step_cost(tau.value, speedup.value), speedup.value))
+            rows.append((name, tau.value, metrics.step_cost(tau.value, speedup.value), speedup.value))
     if not rows:
         return None
     labels, taus, costs, speedups = (list(column) for column in zip(*rows, strict=True))
-    figure = go.Figure(layout=style("speedup = tau / step cost", "", "", barmode="group"))
+    figure = go.Figure(layout=style("speedup = tau / step cost", "", "", barmode="group", height=160 + 50 * len(rows)))
+    figure.update_yaxes(autorange="reversed", automargin=True)  # the first arm on top, its whole name beside it
+    figure.update_layout(legend={"y": -0.1, "traceorder": "normal"})
     for name, values, shade in (
         ("tau", taus, "#56B4E9"),
         ("step cost (plain steps)", costs, "#E69F00"),
         ("speedup", speedups, "#009E73"),
     ):
-        figure.add_bar(x=labels, y=values, name=name, marker_color=shade, text=[f"{value:.2f}" for value in values])
+        text = [f"{value:.2f}" for value in values]
+        figure.add_bar(
+            x=values,
+            y=labels,
+            orientation="h",
+            name=name,
+            marker_color=shade,
+            text=text,
+            textangle=0,
+            constraintext="none",
+        )
     return figure
 
 
 def depth(arms: Sequence[Arm]) -> go.Figure | None:
     """Share of verify steps in which at least so many drafts were accepted (the engine's histogram)."""
     figure = go.Figure(layout=style("Acceptance by depth", "at least so many drafts accepted", "share of verify steps"))
-    for arm in arms:
+    for arm, name, variant in zip(arms, names(arms), variants(arms), strict=True):
         histogram = metrics.pooled_histogram(pd.concat([cell.frame for cell in arm.cells]))
         if histogram:
             shares = metrics.acceptance_by_depth(histogram)
+            line = {"color": colour(arm), "dash": DASHES[variant % len(DASHES)]}
             figure.add_scatter(
-                x=list(shares),
-                y=list(shares.values()),
-                name=arm.record.label,
-                mode="lines+markers",
-                line_color=colour(arm),
-            )
+                x=list(shares), y=list(shares.values()), name=name, mode="lines+markers", line=line,
+                marker_symbol=SYMBOLS[variant % len(SYMBOLS)],
+            )  # fmt: skip
     return figure if figure.data else None
 
 
 def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
     """Speedup, tau and recovery over kappa or d, as in Tables 4 and 3; needs two values at least."""
-    right = {"overlaying": "y", "side": "right", "title": {"text": "recovery, %"}, "showgrid": False}
+    right = {
+        "overlaying": "y",
+        "side": "right",
+        "title": {"text": "recovery, %"},
+        "showgrid": False,
+        "tickmode": "auto",
+    }
     figure = go.Figure(layout=style(f"Sweep over {option}", option, "speedup, tau", yaxis2=right))
     for method in ("dynamic",) if option == "d" else ("lossy", "combined"):
         known = [arm for arm in arms if arm.record.method == method and getattr(arm.record, option) is not None]
