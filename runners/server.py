@@ -160,9 +160,12 @@ class Server:
         self.ready_s = time.monotonic() - begin
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Take everything down."""
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Take everything down. A connection that broke because the server ended is told as that, with its log's end."""
+        ended = self.ended() if isinstance(error, requests.ConnectionError) else None
         self.stop()
+        if ended:
+            raise ServerError(f"the server {ended} while it answered: {self.cause()}\n{self.tail()}") from error
 
     @property
     def url(self) -> str:
@@ -178,6 +181,15 @@ class Server:
     def alive(self) -> bool:
         """Whether the main process still runs."""
         return self._process.poll() is None
+
+    def ended(self) -> str | None:
+        """How the main process ended, once it has had a moment to; None if it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=5)
+            if code == -signal.SIGKILL:
+                return "was ended by SIGKILL (what the kernel does to a process that runs out of memory)"
+            return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return None
 
     def shown_command(self) -> str:
         """The command and its variables as a person would type them, without the key."""
@@ -222,9 +234,7 @@ class Server:
         body = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
         while time.monotonic() < deadline:
             if not self.alive:
-                raise ServerError(
-                    f"the server ended with code {self._process.returncode} before it was ready: {self.cause()}\n{self.tail()}"
-                )
+                raise ServerError(f"the server {self.ended()} before it was ready: {self.cause()}\n{self.tail()}")
             self.progress(last_line(self.log))
             try:
                 self.get("/model_info")

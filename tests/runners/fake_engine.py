@@ -5,6 +5,7 @@ python fake_engine.py MODE PORT
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(600)
         if mode == "die-later" and answered > 10:
             os._exit(9)
+        if mode == "killed-later" and answered > 10:
+            os.kill(os.getpid(), signal.SIGKILL)
         meta = {"completion_tokens": 2, "prompt_tokens": 3, "finish_reason": {"type": "stop"}}
         self.reply({"text": "The answer is 3.", "output_ids": [answered, 2], "meta_info": meta})
 

@@ -53,13 +53,16 @@ def runner_with(
     return GroupRunner(settings, Display(1, settings.results_dir))
 
 
+@pytest.mark.parametrize(("mode", "how"), [("die-later", "ended with code 9"), ("killed-later", "ended by SIGKILL")])
 def test_r055_a_server_that_dies_midway_is_replaced_and_the_fault_recorded(
-    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, how: str
 ) -> None:
-    runner = runner_with(["die-later", "ok"], tmp_path, monkeypatch, ready)
+    runner = runner_with([mode, "ok"], tmp_path, monkeypatch, ready)
     (outcome,) = runner.run([ready])
     assert outcome.record is not None
-    assert len(outcome.record["faults"]) == 1
+    (fault,) = outcome.record["faults"]
+    assert fault["kind"] == "ServerError"
+    assert how in fault["detail"].partition(" while it answered")[0]
     lines = runner.folder(ready).generations()
     assert [line["index"] for line in lines] == list(range(10))
     first, second = (start["id"] for start in outcome.record["provenance"]["server_starts"])
