@@ -35,7 +35,7 @@ format: setup  ## Format the code
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
 test: setup  ## All default tests; starts the real SGLang server on the CPU
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not browser" $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not browser" $(ARGS)
 
 test-slow: setup  ## The long tests: memory over 20,000 steps, overhead, training
 	@$(PY) -m pytest -m slow $(ARGS)

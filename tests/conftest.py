@@ -12,3 +12,8 @@ from runners.cli import compose_config
 def cell_of() -> Callable[..., Cell]:
     """Make the cell that these overrides ask for."""
     return lambda *overrides: Cell.from_config(compose_config(["engine.device=cpu", *overrides]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that start servers take longest, so they go first: two workers then end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("server") is None)
