@@ -77,15 +77,15 @@ def test_files_outside_are_out_of_reach(victim: Path, harm: str) -> None:
         'os.execv(sys.executable, [sys.executable, "-c", ""])',
         'os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {})',
         'subprocess.run(["true"])',
-        f"os.kill({os.getpid()}, 0)",
+        "os.kill(OURS, 0)",
         "os.kill(os.getpid(), 9)",
-        f"os.sched_setaffinity({os.getpid()}, [0])",
-        f"os.setpriority(os.PRIO_PROCESS, {os.getpid()}, 19)",
+        "os.sched_setaffinity(OURS, [0])",
+        "os.setpriority(os.PRIO_PROCESS, OURS, 19)",
         "ctypes.CDLL(None, use_errno=True).unshare(0x10000000) == 0 or raise_errno()",
     ],
 )
 def test_no_new_processes_and_no_hold_on_others(attempt: str) -> None:
-    imports = "import ctypes, os, subprocess, sys\n"
+    imports = f"import ctypes, os, subprocess, sys\nOURS = {os.getpid()}\n"
     raiser = 'def raise_errno(): raise PermissionError(ctypes.get_errno(), "refused")\n'
     assert verdict(f"{imports}{raiser}{attempt}\nreturn True") == "raised PermissionError"
 
