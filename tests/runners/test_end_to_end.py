@@ -16,7 +16,7 @@ import pytest
 from runners.server import MARK
 
 ROOT = Path(__file__).parent.parent.parent
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1500)]
 LIMIT = 3
 ARMS = "vanilla,eagle3,combined"
 COMMON = (
@@ -24,6 +24,7 @@ COMMON = (
     "benchmark=humaneval",
     f"limit={LIMIT}",
     "engine.warmup=1",
+    "engine.threads=1",  # another worker's server has the other core, and threads that wait for each other lose most
     "benchmark.protocols.default.max_new_tokens=48",
 )
 
@@ -33,7 +34,7 @@ def command(results: Path, *arguments: str) -> list[str]:
 
 
 def run(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(results, *arguments), capture_output=True, text=True, check=False, timeout=500)
+    return subprocess.run(command(results, *arguments), capture_output=True, text=True, check=False, timeout=1200)
 
 
 def read(results: Path) -> dict[str, dict[str, Any]]:
@@ -170,7 +171,7 @@ def outputs_of(results: Path) -> dict[str, list[list[int]]]:
 def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
     done = run(
         tmp_path,
-        *("hydra.mode=MULTIRUN", "method=vanilla,eagle3", "limit=2", "engine.threads=1"),
+        *("hydra.mode=MULTIRUN", "method=vanilla,eagle3", "limit=2"),
         *("launcher=local", "launcher.jobs=2"),
     )
     assert done.returncode == 0, done.stderr
@@ -185,7 +186,7 @@ def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[st
 
 @pytest.mark.slow  # the store's own test of two writers is quick
 def test_two_writers_on_one_folder_make_every_output_once(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
-    arguments = command(tmp_path, "method=vanilla", "limit=2", "engine.threads=1")
+    arguments = command(tmp_path, "method=vanilla", "limit=2")
     writers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [(writer.communicate(timeout=800), writer.returncode)[1] for writer in writers] == [0, 0]
     assert outputs_of(tmp_path) == {"vanilla": [line["output_ids"] for line in cells["vanilla"]["generations"][:2]]}
