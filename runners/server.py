@@ -165,7 +165,7 @@ class Server:
         ended = self.ended() if isinstance(error, requests.ConnectionError) else None
         self.stop()
         if ended:
-            raise ServerError(f"the server {ended} while it answered: {self.cause()}\n{self.tail()}") from error
+            raise self.failure(f"{ended} while it answered") from error
 
     @property
     def url(self) -> str:
@@ -234,7 +234,7 @@ class Server:
         body = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
         while time.monotonic() < deadline:
             if not self.alive:
-                raise ServerError(f"the server {self.ended()} before it was ready: {self.cause()}\n{self.tail()}")
+                raise self.failure(f"{self.ended()} before it was ready")
             self.progress(last_line(self.log))
             try:
                 self.get("/model_info")
@@ -244,9 +244,11 @@ class Server:
                 time.sleep(0.3)
             except requests.Timeout:
                 break
-        raise ServerError(
-            f"the server did not answer a generation within timeouts.start_s={self.timeouts['start_s']}: {self.cause()}\n{self.tail()}"
-        )
+        raise self.failure(f"did not answer a generation within timeouts.start_s={self.timeouts['start_s']}")
+
+    def failure(self, what: str) -> ServerError:
+        """What the server did, the cause as far as its log tells, and the log's end."""
+        return ServerError(f"the server {what}: {self.cause()}\n{self.tail()}")
 
     def cause(self) -> str:
         """The line of the log that says most about a failure."""
