@@ -16,4 +16,5 @@ def cell_of() -> Callable[..., Cell]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that start servers take longest, so they go first: two workers then end at about the same time."""
-    items.sort(key=lambda item: item.get_closest_marker("server") is None)
+    serving = {item.path for item in items if item.get_closest_marker("server")}
+    items.sort(key=lambda item: item.path not in serving)  # whole files: a module's fixtures are made once

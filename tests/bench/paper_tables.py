@@ -16,10 +16,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from analysis.published import MODELS
+from evaluators.problems import packaged
 from tests.analysis.synthetic import A100, Item, Spec, write_cell
 
-MODELS = ("llama31_8b", "qwen3_8b", "deepseek_r1_8b")
-ITEMS = {"gsm8k": 1319, "math500": 500, "humaneval": 164}
+ITEMS = {name: int(packaged(name)["source"]["count"]) for name in ("gsm8k", "math500", "humaneval")}
 ARMS = (
     *({"method": method} for method in ("vanilla", "eagle3", "talon", "fly")),
     *({"method": "dynamic", "d": d} for d in (0.2, 0.3, 0.4, 0.5)),

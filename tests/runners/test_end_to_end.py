@@ -186,7 +186,9 @@ def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[st
 
 @pytest.mark.slow  # the store's own test of two writers is quick
 def test_two_writers_on_one_folder_make_every_output_once(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
-    arguments = command(tmp_path, "method=vanilla", "limit=2")
+    arguments = command(tmp_path, "hydra.mode=MULTIRUN", "method=vanilla,eagle3", "limit=2")
     writers = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [(writer.communicate(timeout=800), writer.returncode)[1] for writer in writers] == [0, 0]
-    assert outputs_of(tmp_path) == {"vanilla": [line["output_ids"] for line in cells["vanilla"]["generations"][:2]]}
+    assert outputs_of(tmp_path) == {
+        name: [line["output_ids"] for line in cells[name]["generations"][:2]] for name in ("vanilla", "eagle3")
+    }
