@@ -132,8 +132,10 @@ def pareto(study: Study, arms: Sequence[Arm]) -> go.Figure | None:
         name="Pareto front",
         line={"dash": "dot", "color": "#888"},
     )
-    shown = [arm for arm, _, _ in known]
-    for (arm, speedup, recovery), name, variant in zip(known, names(shown), variants(shown), strict=True):
+    # Looks come from all arms: an arm without one of the figures here must not change another's between two pictures.
+    looks = dict(zip(arms, zip(names(arms), variants(arms), strict=True), strict=True))
+    for arm, speedup, recovery in known:
+        name, variant = looks[arm]
         marker = {"color": colour(arm), "size": 9, "symbol": SYMBOLS[variant % len(SYMBOLS)]}
         figure.add_scatter(
             x=[recovery.value], y=[speedup.value], name=name, mode="markers", marker=marker,
