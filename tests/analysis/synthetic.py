@@ -59,6 +59,7 @@ class Spec:
     kappa: float | None = None
     d: float | None = None
     shape: tuple[int, int, int] | None = None
+    draft_sha256: str | None = None
     device: str = "cpu"
     protocol: str = "default"
     limit: int | None = None
@@ -93,7 +94,7 @@ def cell_of(spec: Spec) -> dict[str, Any]:
         "model": {
             "name": spec.model,
             "target": {"id": f"org/{spec.model}", "revision": "r1", "sha256": None},
-            "draft": {"id": f"org/{spec.model}-eagle3", "revision": "r1", "sha256": None} if algorithm else None,
+            "draft": {"id": f"org/{spec.model}-eagle3", "revision": "r1", "sha256": spec.draft_sha256} if algorithm else None,
             "chat_template_sha256": "cc",
             "enable_thinking": None,
         },
