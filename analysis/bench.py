@@ -67,7 +67,9 @@ def document(study: Study, arms: Sequence[Arm]) -> dict[str, Any]:
 
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": arms[0].record.provenance["machine"] if arms else None,
+        "machine": {k: v for k, v in arms[0].record.provenance["machine"].items() if k != "hostname_sha256"}
+        if arms
+        else None,
         "git_sha": arms[0].record.provenance.get("git_sha") if arms else None,
         "arms": [
             {
