@@ -122,13 +122,12 @@ def by_draft(arms: Sequence[Arm]) -> list[tuple[Sequence[Arm], str]]:
     drafts = {canonical(draft): draft for arm in arms if (draft := arm.record.cell["model"]["draft"])}
     if len(drafts) < 2:
         return [(arms, setting)]
-    own = {
-        key: [arm for arm in arms if arm.record.cell["model"]["draft"] in (None, draft)]
-        for key, draft in drafts.items()
-    }
     return [
-        (own[key], f"{setting}, draft {draft['id']} {str(draft['sha256'] or draft['revision'])[:8]}")
-        for key, draft in drafts.items()
+        (
+            [arm for arm in arms if arm.record.cell["model"]["draft"] in (None, draft)],
+            f"{setting}, draft {draft['id']} {str(draft['sha256'] or draft['revision'])[:8]}",
+        )
+        for draft in drafts.values()
     ]
 
 
