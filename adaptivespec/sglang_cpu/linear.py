@@ -1,8 +1,8 @@
-"""Linear layers for few rows on any CPU, in float32.
+"""Linear layers on any CPU, in float32.
 
 torch's own linear hands few rows to a matrix product that repacks the weights at every call: verifying 4 tokens then
 costs twice as much as one, although both read the same weights. Here one row goes to a matrix-vector product over
-the weights stored column by column, and more rows to oneDNN with weights that were packed once.
+the weights stored column by column, and more rows, up to whole prompts, to oneDNN with weights that were packed once.
 
 bfloat16 is left to torch: without hardware for it the cost grows with every row, so a CPU server wants float32.
 """
@@ -14,13 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_ROWS = 32
-"""From here on the product itself costs more than the packing."""
-
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """One weight in the two forms that suit one row and few rows."""
+    """One weight in the two forms that suit one row and several."""
 
     by_column: Tensor
     """[in, out], contiguous."""
@@ -35,7 +32,7 @@ class PackedWeight:
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [rows, in] -> [rows, out], as F.linear."""
-        if x.shape[0] == 1 or x.shape[0] > MAX_ROWS:
+        if x.shape[0] == 1:
             return F.linear(x, self.by_column.t(), bias)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
         return out
