@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptivespec.demo.prompts import Prompt, docstrings, generated, questions
+from adaptivespec.demo.prompts import Prompt, docstrings, generated, questions, stubs
 
 
 def encode(prompts: Iterable[Prompt], target: str) -> list[tuple[str, list[int]]]:
@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True, help="a running SGLang server of the target")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--count", type=int, default=0, help="word problems to make up, with half as many sums")
+    parser.add_argument("--stubs", type=int, default=0, help="functions with examples to make up, to be completed")
     parser.add_argument("--docstrings", nargs="*", default=(), help="stdlib or installed packages' names")
     parser.add_argument("--questions", nargs="*", type=Path, default=(), help="JSON Lines with question or problem")
     parser.add_argument("--max-new-tokens", type=int, default=224)
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         prompts = generated(options.count, options.seed) if options.count else []
+        prompts += stubs(options.stubs, options.seed)
         prompts += docstrings(options.docstrings, options.seed)
         prompts += [prompt for path in options.questions for prompt in questions(path)]
     except (OSError, KeyError, ValueError) as error:

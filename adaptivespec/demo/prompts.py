@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -29,9 +30,15 @@ class Prompt:
     question: str
 
 
+def _words() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("prompts.yaml").read_text(encoding="utf-8")
+    words: dict[str, Any] = yaml.safe_load(text)
+    return words
+
+
 def generated(count: int, seed: int) -> list[Prompt]:
     """`count` word problems, half as many sums, and every code request, in random order."""
-    words = yaml.safe_load(resources.files(__package__).joinpath("prompts.yaml").read_text(encoding="utf-8"))
+    words = _words()
     chance = random.Random(seed)
     prompts = [
         Prompt("code", f"Write a Python function that {verb} {noun}.")
@@ -58,6 +65,39 @@ def generated(count: int, seed: int) -> list[Prompt]:
         prompts.append(Prompt("arithmetic", chance.choice(words["sums"]).format(a=a, b=b, c=c, op=op)))
     chance.shuffle(prompts)
     return list(dict.fromkeys(prompts))
+
+
+def stubs(count: int, seed: int) -> list[Prompt]:
+    """`count` made-up functions to complete, with a docstring and worked examples; their phrases are in prompts.yaml."""
+    families = _words()["stubs"]
+    chance = random.Random(f"stubs {seed}")
+    every = [(f, w, e, r) for f in families for w in f["where"] for e in f["each"] for r in f["reduce"]]
+    chosen = chance.sample(every, min(count, len(every)))
+    return [Prompt("stub", COMPLETE.format(stub=_stub(*choice, chance))) for choice in chosen]
+
+
+def _stub(family: dict[str, Any], where: str, each: str, reduce: str, chance: random.Random) -> str:
+    (kept, condition), (part, mapped) = family["where"][where], family["each"][each]
+    task, returns, reduced = family["reduce"][reduce]
+    name = "_".join([reduce, *(word for word in (each, where) if word not in ("itself", "any"))])
+    argument, noun = family["argument"], family["noun"]
+    name = f"{name}_{noun}s" if name == reduce else name
+    phrase = chance.choice(
+        [
+            f"{task} {part} for every {noun} that {kept}.",
+            f"{task} {part}, over each {noun} of `{argument.split(':')[0]}` which {kept}.",
+            f"Take each {noun} that {kept}. {task} {part}.",
+        ]
+    )
+    examples = []
+    for _ in range(chance.randint(1, 2)):
+        whole = family["noun"] == "character"
+        values = chance.choice(family["values"]) if whole else chance.sample(family["values"], chance.randint(3, 6))
+        found = eval(f"[{mapped} for x in values if {condition}]", {"values": values})
+        result = eval(str(reduced), {"found": found})
+        examples.append(f"    >>> {name}({values!r})\n    {result!r}\n")
+    head = chance.choice(["", "from typing import List\n\n\n", "from typing import Dict, List, Optional, Set\n\n\n"])
+    return f'{head}def {name}({argument}) -> {returns}:\n    """ {phrase}\n' + "".join(examples) + '    """'
 
 
 def docstrings(packages: Sequence[str], seed: int) -> list[Prompt]:

@@ -1,6 +1,7 @@
 """Prompts are reproducible, unlike the packaged problems, and answered once."""
 
 import ast
+import doctest
 import json
 import textwrap
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adaptivespec.demo.generate import answered, ask
-from adaptivespec.demo.prompts import docstrings, generated, questions
+from adaptivespec.demo.prompts import docstrings, generated, questions, stubs
 from adaptivespec.demo.sequences import is_near, shingles
 from adaptivespec.demo.shards import excluded_questions
 
@@ -24,6 +25,19 @@ def test_generated_prompts_depend_on_the_seed_alone_and_do_not_repeat() -> None:
 def test_generated_prompts_are_not_near_a_packaged_problem() -> None:
     problems = [shingles(question) for question in excluded_questions(())]
     assert not [p.question for p in generated(400, seed=0) if is_near(shingles(p.question), problems)]
+
+
+def test_stubs_are_functions_with_examples_and_no_body() -> None:
+    prompts = stubs(100_000, seed=0)
+    assert len(prompts) == len(set(prompts)) > 1000
+    assert stubs(20, seed=1) == stubs(20, seed=1) != stubs(20, seed=2)
+    for prompt in prompts[:200]:
+        *_, function = ast.parse(prompt.question.split("```python\n")[1].split("\n```")[0]).body
+        assert isinstance(function, ast.FunctionDef)
+        assert len(function.body) == 1
+        (example, *_) = doctest.DocTestParser().get_examples(ast.get_docstring(function) or "")
+        assert example.source.startswith(f"{function.name}(")
+        ast.literal_eval(example.want)
 
 
 def test_docstring_prompts_hold_a_function_without_its_body() -> None:
