@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from adaptivespec.demo.drafter import feature_layers
-from adaptivespec.demo.sequences import Generation
+from adaptivespec.demo.sequences import Generation, fingerprint
 
 BATCH_POSITIONS = 2048
 
@@ -53,13 +53,17 @@ def rope_table(target: Any, length: int) -> tuple[Tensor, Tensor]:
     return cos[0].float(), sin[0].float()
 
 
-def load_or_compute(target: Any, shard: Sequence[Generation], cache: Path) -> list[Featured]:
-    """The shard's features from `cache`, computed and written (atomically) where it is missing."""
+def load_or_compute(target: Any, shard: Sequence[Generation], folder: Path) -> list[Featured]:
+    """The shard's features from its file in `folder`, computed and written (atomically) where that is missing.
+
+    The file is named by the shard's content, so that other data never finds it.
+    """
     from safetensors.torch import load_file, save_file
 
+    cache = folder / f"{fingerprint(shard)[:16]}.safetensors"
     if not cache.exists():
         features, final = compute(target, shard)
-        cache.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         partial = cache.with_suffix(f".{os.getpid()}")  # two processes may compute the same shard
         save_file({"features": features, "final": final}, partial)
         os.replace(partial, cache)

@@ -99,6 +99,11 @@ def drop_near(
     return [g for g in generations if not is_near(shingles(decode(list(g.prompt_ids))), problems)]
 
 
+def fingerprint(generations: Sequence[Generation]) -> str:
+    """The generations' content and order as a SHA-256 in hexadecimal."""
+    return hashlib.sha256(repr(list(generations)).encode()).hexdigest()
+
+
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """The text's runs of `SHINGLE` words (numbers and signs count as words), case and punctuation aside."""
     words = re.findall(r"[a-z_]+|\d+|[+*/<>=-]", text.lower())

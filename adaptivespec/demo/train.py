@@ -6,7 +6,6 @@ A round trains on one new shard of the file and on `replay` earlier ones; what a
 round's start, so that the result is that of an uninterrupted run. docs/training.md tells the whole way.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -23,7 +22,14 @@ from torch import Tensor
 from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter, with_vocabulary
 from adaptivespec.demo.evaluate import evaluate
 from adaptivespec.demo.features import Featured, load_or_compute, load_target, rope_table
-from adaptivespec.demo.sequences import Generation, TrainingDataError, drop_near, read_generations, split_held_out
+from adaptivespec.demo.sequences import (
+    Generation,
+    TrainingDataError,
+    drop_near,
+    fingerprint,
+    read_generations,
+    split_held_out,
+)
 from adaptivespec.demo.settings import Settings, parse
 from adaptivespec.demo.shards import excluded_questions, make_batches, make_shards
 from adaptivespec.demo.unroll import Frozen, distillation_loss, pack
@@ -40,14 +46,13 @@ class Run:
         train, held_out = split_held_out(self._generations(), settings.held_out_every)
         self.shards = make_shards(train, settings.shard_tokens, settings.tokens)
         self.held_out = held_out[: settings.held_out_limit]
-        self.data = hashlib.sha256(repr((train, self.held_out)).encode()).hexdigest()
         torch.manual_seed(settings.seed)
         self.drafter = self._first_drafter(train).to(self.device)
         self.optimizer = make_optimizer(self.drafter)
-        self.frozen = self._borrow()
         self.round = 0
         self.seconds = 0.0
         self._resume()
+        self.frozen = self._borrow()
 
     def _generations(self) -> list[Generation]:
         from transformers import AutoTokenizer
@@ -79,11 +84,11 @@ class Run:
         return self.out / "checkpoint.pt"
 
     def _resume(self) -> None:
-        identity = self._identity()
         if not self.checkpoint.exists():
             self._save()
             return
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+        identity = self._identity(state["round"])
         changed = {k for k, v in identity.items() if state["identity"].get(k) != v}
         if changed:
             raise TrainingDataError(
@@ -94,15 +99,16 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.round, self.seconds = state["round"], state["seconds"]
 
-    def _identity(self) -> dict[str, Any]:
-        """What must not change when a run resumes; paths may, their content may not."""
+    def _identity(self, rounds: int) -> dict[str, Any]:
+        """What must not change when a run resumes after `rounds`: settings, and what it has trained on and is held out."""
         free = ("tokens", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
-        return {"data": self.data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
+        data = fingerprint([g for shard in (*self.shards[:rounds], self.held_out) for g in shard])
+        return {"data": data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
 
     def _save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         state = {
-            "identity": self._identity(),
+            "identity": self._identity(self.round),
             "drafter": self.drafter.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "round": self.round,
@@ -114,11 +120,11 @@ class Run:
 
     def shard(self, index: int) -> list[Featured]:
         """Features of training shard `index`."""
-        return load_or_compute(self.target, self.shards[index], self.out / "features" / f"{index:05d}.safetensors")
+        return load_or_compute(self.target, self.shards[index], self.out / "features")
 
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Train round by round to the end; yields each round's line of the log, the checkpoint already written."""
-        held_out = load_or_compute(self.target, self.held_out, self.out / "features" / "held_out.safetensors")
+        held_out = load_or_compute(self.target, self.held_out, self.out / "features")
         if self.round == 0:
             yield {
                 "round": 0,

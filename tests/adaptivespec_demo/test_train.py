@@ -85,6 +85,22 @@ def test_more_tokens_continue_a_run(settings: Settings) -> None:
     assert more[0]["round"] == first[-1]["round"] + 1
 
 
+def test_more_data_continues_a_run_but_other_data_does_not(settings: Settings, tmp_path: Path) -> None:
+    """What a run has trained on must stay; what comes behind it may change, and its features are its own."""
+    settings = replace(settings, held_out_limit=2)
+    finish(Run(replace(settings, tokens=400)))
+    lines = Path(settings.generations).read_text(encoding="utf-8").splitlines(keepends=True)
+    longer, other = tmp_path / "longer.jsonl", tmp_path / "other.jsonl"
+    half = len(lines) // 2
+    longer.write_text("".join(lines[:half] + lines[:half:-1]), encoding="utf-8")
+    other.write_text("".join(lines[::-1]), encoding="utf-8")
+    run = Run(replace(settings, tokens=1200, generations=str(longer)))
+    assert run.round > 0
+    finish(run)
+    with pytest.raises(TrainingDataError, match=r"other settings \(data\)"):
+        Run(replace(settings, generations=str(other)))
+
+
 def test_another_vocabulary_keeps_what_the_head_knew(settings: Settings) -> None:
     """Known tokens keep their rows and all else stays; new tokens start as the target's own rows."""
     run = Run(settings)

@@ -47,8 +47,7 @@ def loaded(target: Path, generations: Path, tmp_path_factory: pytest.TempPathFac
         Generation(g.kind, g.prompt_ids, g.output_ids[: 12 + i])
         for i, g in enumerate(read_generations(generations)[:3])
     ]
-    cache = tmp_path_factory.mktemp("features") / "shard.safetensors"
-    sequences = load_or_compute(model, shard, cache)
+    sequences = load_or_compute(model, shard, tmp_path_factory.mktemp("features"))
     frozen = Frozen(model.model.embed_tokens.weight, model.lm_head.weight[drafter.d2t], *rope_table(model, 64))
     return model, drafter, shard, sequences, frozen
 
