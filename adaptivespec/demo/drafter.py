@@ -153,16 +153,17 @@ def with_vocabulary(drafter: Drafter, target: Any, d2t: Tensor) -> Drafter:
 
 def save_drafter(drafter: Drafter, target_config: Any, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config.json and model.safetensors as SGLang loads them (d2t as offsets, t2d as a mask)."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
     d2t = drafter.d2t.cpu()
     state["d2t"] = d2t - torch.arange(len(d2t))
     state["t2d"] = torch.zeros(target_config.vocab_size, dtype=torch.bool).index_fill_(0, d2t, True)
-    save_file(state, folder / "model.safetensors")
+    # Not safetensors' own save_file, which lets nobody but the owner read what it writes.
+    (folder / "model.safetensors").write_bytes(save(state))
     config = {
-        **target_config.to_dict(),
+        **target_config.to_diff_dict(),
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
@@ -170,5 +171,6 @@ def save_drafter(drafter: Drafter, target_config: Any, folder: Path, dtype: torc
         "tie_word_embeddings": False,
         "dtype": str(dtype).removeprefix("torch."),
     }
-    config.pop("_name_or_path", None)
+    for name in ("_name_or_path", "_model_name_or_path"):  # a path of this machine, or a converter's title
+        config.pop(name, None)
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")

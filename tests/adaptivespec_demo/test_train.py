@@ -1,5 +1,6 @@
 """Training raises held-out acceptance; a killed run ends like one that was left alone; what it writes loads again."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def test_the_command_exports_what_it_trained(settings: Settings, capsys: pytest.
     state = torch.load(out / "checkpoint.pt", weights_only=True)["drafter"]
     for name, value in exported.state_dict().items():
         assert torch.equal(value, state[name].to(torch.bfloat16).to(value.dtype)), name
+    config, weights = (out / "drafter" / name for name in ("config.json", "model.safetensors"))
+    assert not [key for key in json.loads(config.read_text(encoding="utf-8")) if key.startswith("_")]
+    assert weights.stat().st_mode == config.stat().st_mode
     assert (out / "log.jsonl").read_text(encoding="utf-8") == "".join(capsys.readouterr().out)
 
 
