@@ -20,6 +20,7 @@ class Settings:
     """Unique output tokens to train on; may be changed when a run resumes."""
     draft_vocab: int = 4096
     depths: int = 5
+    """Drafts unrolled from every position; may be changed when a run resumes: the last rounds can be the deeper ones."""
     decay: float = 0.8
     """Weight of depth i + 1 over that of depth i."""
     lr: float = 8e-4

@@ -101,7 +101,7 @@ class Run:
 
     def _identity(self, rounds: int) -> dict[str, Any]:
         """What must not change when a run resumes after `rounds`: settings, and what it has trained on and is held out."""
-        free = ("tokens", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
+        free = ("tokens", "depths", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
         data = fingerprint([g for shard in (*self.shards[:rounds], self.held_out) for g in shard])
         return {"data": data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
 

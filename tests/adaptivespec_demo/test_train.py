@@ -83,10 +83,11 @@ def test_resuming_with_other_settings_is_refused(settings: Settings) -> None:
         Run(replace(settings, lr=1e-4))
 
 
-def test_more_tokens_continue_a_run(settings: Settings) -> None:
+def test_more_tokens_and_depths_continue_a_run(settings: Settings) -> None:
     first = finish(Run(replace(settings, tokens=400)))
-    more = finish(Run(replace(settings, tokens=1200)))
+    more = finish(Run(replace(settings, tokens=1200, depths=settings.depths + 1)))
     assert more[0]["round"] == first[-1]["round"] + 1
+    assert len(more[0]["accepted"]) == len(first[-1]["accepted"]) + 1
 
 
 def test_more_data_continues_a_run_but_other_data_does_not(settings: Settings, tmp_path: Path) -> None:
