@@ -59,10 +59,10 @@ _packer = _Packer()
 
 
 def _around_weights_loaded(original: Callable[..., None], method: Any, layer: Any) -> None:
-    """A linear layer's weights are final: pack them, and let the layer keep the column-wise copy only."""
+    """A linear layer's weights are final: pack them, and let the layer keep the column-wise copy, if there is one."""
     original(method, layer)
     packed = _packer.pack(layer)
-    if packed is not None:
+    if packed is not None and packed.by_column is not None:
         layer.weight.data = packed.by_column.t()
 
 

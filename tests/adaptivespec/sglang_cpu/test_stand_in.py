@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from adaptivespec import sglang_cpu
-from adaptivespec.sglang_cpu.linear import PackedWeight, can_pack
+from adaptivespec.sglang_cpu.linear import PackedWeight, can_pack, has_fbgemm
 
 HEADS, KV_HEADS, DIM, SLOTS = 6, 2, 8, 64
 
@@ -182,15 +182,21 @@ def test_each_branch_sees_the_prefix_and_its_own_slots(kernel: ModuleType) -> No
     assert seen[3, :9].tolist() == [0, 1, 2, 3, 4, 9, 10, 11, 12]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8, 40])
-def test_a_packed_linear_is_the_linear(rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 8, 17, 40])
+@pytest.mark.parametrize("half", [True, False])
+def test_a_packed_linear_is_the_linear(rows: int, half: bool) -> None:
+    """Also where the weights are float16 values: the sums stay float32, nothing is rounded to float16."""
     random = torch.Generator().manual_seed(rows)
-    weight, x = torch.randn(48, 24, generator=random), torch.randn(rows, 24, generator=random)
+    weight = torch.randn(48, 24, generator=random)
+    weight = weight.half().float() if half else weight
+    wide = torch.randn(rows, 30, generator=random)
     bias = torch.randn(48, generator=random)
     assert can_pack(weight)
     packed = PackedWeight.pack(weight)
-    torch.testing.assert_close(packed.linear(x), x @ weight.t())
-    torch.testing.assert_close(packed.linear(x, bias), x @ weight.t() + bias)
+    assert (packed.half is not None) == (half and has_fbgemm())
+    for x in (wide[:, :24].contiguous(), wide[:, :24]):
+        torch.testing.assert_close(packed.linear(x), x @ weight.t())
+        torch.testing.assert_close(packed.linear(x, bias), x @ weight.t() + bias)
 
 
 def test_only_float32_matrices_are_packed() -> None:
