@@ -152,11 +152,14 @@ def with_vocabulary(drafter: Drafter, target: Any, d2t: Tensor) -> Drafter:
 
 
 def save_drafter(drafter: Drafter, target_config: Any, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write config.json and model.safetensors as SGLang loads them (d2t as offsets, t2d as a mask)."""
+    """Write config.json and model.safetensors as SGLang loads them (d2t as offsets, t2d as a mask).
+
+    What float16 cannot hold is rounded to it first (values below 1e-5), so that a CPU may keep either type.
+    """
     from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+    state = {name: p.detach().cpu().half().to(dtype).contiguous() for name, p in drafter.named_parameters()}
     d2t = drafter.d2t.cpu()
     state["d2t"] = d2t - torch.arange(len(d2t))
     state["t2d"] = torch.zeros(target_config.vocab_size, dtype=torch.bool).index_fill_(0, d2t, True)

@@ -70,7 +70,7 @@ def test_the_command_exports_what_it_trained(settings: Settings, capsys: pytest.
     exported = load_drafter(out / "drafter", target)
     state = torch.load(out / "checkpoint.pt", weights_only=True)["drafter"]
     for name, value in exported.state_dict().items():
-        assert torch.equal(value, state[name].to(torch.bfloat16).to(value.dtype)), name
+        assert torch.equal(value, state[name].half().bfloat16().to(value.dtype)), name
     config, weights = (out / "drafter" / name for name in ("config.json", "model.safetensors"))
     assert not [key for key in json.loads(config.read_text(encoding="utf-8")) if key.startswith("_")]
     assert weights.stat().st_mode == config.stat().st_mode
