@@ -52,7 +52,7 @@ def main() -> None:
 
     def forward(count: int) -> None:
         model(ids[:, CONTEXT : CONTEXT + count], past_key_values=cache)
-        cache.crop(CONTEXT)
+        cache.crop(-count)
 
     rows = []
     for count in (1, 4, 8):
