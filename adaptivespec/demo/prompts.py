@@ -91,8 +91,11 @@ def _stub(family: dict[str, Any], where: str, each: str, reduce: str, chance: ra
     )
     examples = []
     for _ in range(chance.randint(1, 2)):
-        whole = family["noun"] == "character"
-        values = chance.choice(family["values"]) if whole else chance.sample(family["values"], chance.randint(3, 6))
+        values = (
+            chance.choice(family["values"])
+            if noun == "character"
+            else chance.sample(family["values"], chance.randint(3, 6))
+        )
         found = eval(f"[{mapped} for x in values if {condition}]", {"values": values})
         result = eval(str(reduced), {"found": found})
         examples.append(f"    >>> {name}({values!r})\n    {result!r}\n")
