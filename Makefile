@@ -60,7 +60,7 @@ wandb-dashboard: setup  ## Build a W&B workspace with the project's views (ARGS=
 
 bench-cpu: setup  ## Step costs and speedups on this CPU, interleaved over repeats, beside plain torch; writes results/bench/*.md
 	@$(PY) run.py +sweep=bench_cpu $(BENCH) && $(PY) run.py +sweep=bench_shapes $(BENCH)
-	@$(PY) -m analysis.bench --results $(BENCH_RUNS) --out results/bench/cpu && $(PY) tests/bench/forward.py $(PLAN) > results/bench/forward.md
+	@$(PY) -m analysis.bench --results $(BENCH_RUNS) --out results/bench/cpu && $(PY) tests/bench/forward.py $(PLAN) $(ARGS)
 
 gpu-check: setup  ## Does the plugin work on this CUDA device, and what does each step cost (SIZE=tiny ENGINE=cpu elsewhere)
 	@$(PY) -m runners.gpu_check $(if $(SIZE),--size $(SIZE)) $(if $(MODELS_DIR),--models $(MODELS_DIR)) $(if $(ENGINE),engine.device=$(ENGINE)) $(ARGS)

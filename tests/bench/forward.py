@@ -1,6 +1,6 @@
 """What a server's step stands beside: plain torch's forward of the demo's target in float32, behind 100 tokens.
 
-python tests/bench/forward.py > results/bench/forward.md
+python tests/bench/forward.py   # writes results/bench/forward.md
 
 The linear layers alone, as torch's own and as ours (adaptivespec.sglang_cpu.linear), and the whole forward of
 transformers with a cache; the median of 20, with as many threads as a server takes. Arguments are Hydra overrides.
@@ -25,6 +25,7 @@ from runners.checkpoint import locate
 from runners.cli import compose_config
 
 CONTEXT, ROUNDS = 100, 20
+OUT = Path(__file__).parents[2] / "results/bench/forward.md"
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -39,7 +40,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def main() -> None:
-    """Print the table."""
+    """Print the table and write it to `OUT`."""
     cell = Cell.from_config(compose_config(["engine.device=cpu", *sys.argv[1:]]))
     torch.set_num_threads(cell.engine["threads"])
     folder = locate(cell.model["target"], "target").path
@@ -65,7 +66,10 @@ def main() -> None:
         rows.append((str(count), *(f"{milliseconds(each):.1f}" for each in work)))
     size = sum(weight.nbytes for weight in weights) / 1e6
     title = f"A forward in plain torch, ms ({size:.0f} MB of weights, {torch.get_num_threads()} threads)"
-    print(render(Grid(title, ("tokens", "linear layers", "packed", "whole forward"), tuple(rows)), "md"))
+    table = render(Grid(title, ("tokens", "linear layers", "packed", "whole forward"), tuple(rows)), "md")
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(table + "\n")
+    print(table)
 
 
 if __name__ == "__main__":
