@@ -288,15 +288,12 @@ def _lineage(parents: Tensor) -> Tensor:
 
 def _precedes(siblings: Tensor, chosen: Tensor) -> Tensor:
     """[B, n] bool: an earlier sibling is chosen (a tree may hold a token twice)."""
-    n = chosen.shape[1]
-    earlier = torch.ones((n, n), dtype=torch.bool, device=chosen.device).tril(-1)
-    return (siblings & earlier & chosen[:, None, :]).any(-1)
+    return (siblings & _earlier(chosen.shape[1], chosen.device) & chosen[:, None, :]).any(-1)
 
 
 def _beaten(siblings: Tensor, fit: Tensor, log_ratio: Tensor) -> Tensor:
     """[B, n] bool: a fit sibling is more probable, or equally and earlier."""
-    n = fit.shape[1]
-    earlier = torch.ones((n, n), dtype=torch.bool, device=fit.device).tril(-1)
+    earlier = _earlier(fit.shape[1], fit.device)
     mine, theirs = log_ratio[:, :, None], log_ratio[:, None, :]
     better = (theirs > mine) | ((theirs == mine) & earlier)
     return (siblings & fit[:, None, :] & better).any(-1)
@@ -322,6 +319,12 @@ def _commits(nodes: Nodes, promoted: Tensor) -> Tensor:
     commits = torch.cat([nodes.targets, nodes.targets[:, :1]], dim=1)  # column n takes the rest
     commits.scatter_(1, torch.where(promoted, nodes.parents, n), nodes.tokens)
     return commits[:, :n]
+
+
+@lru_cache(maxsize=256)
+def _earlier(n: int, device: torch.device) -> Tensor:
+    """[n, n] bool: row j holds the nodes before j; kept, because it is the same at every step."""
+    return torch.ones((n, n), dtype=torch.bool, device=device).tril(-1)
 
 
 @lru_cache(maxsize=256)

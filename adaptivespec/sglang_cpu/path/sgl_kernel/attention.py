@@ -191,9 +191,8 @@ def _extend_mask(
     """What is added to the scores of n new tokens behind length - n old ones, [group * n, length]; none if all is seen."""
     if tree is None and (n == 1 or not is_causal):
         return None
-    seen = torch.ones((n, length), dtype=torch.bool)
-    if tree is None:
-        seen = seen.tril(length - n)
-    else:
+    # Compared, not cut by `tril`, which wakes all threads for a few hundred values.
+    seen = torch.arange(length) <= torch.arange(length - n, length)[:, None]
+    if tree is not None:
         seen[:, length - n :] = tree
     return torch.zeros((n, length), dtype=dtype).masked_fill_(~seen, float("-inf")).repeat(group, 1)
