@@ -5,11 +5,11 @@ sgl_kernel.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from adaptivespec.sglang_cpu.linear import PackedWeight, can_pack
@@ -17,6 +17,7 @@ from adaptivespec.sglang_cpu.linear import PackedWeight, can_pack
 logger = logging.getLogger(__name__)
 
 _PACKED = "adaptivespec_packed"
+_SCALED = "adaptivespec_scaled"
 _MAX_PACKED_BYTES = 4 << 30  # two more copies of every weight: fine for the demo's model, not for a large one
 
 
@@ -88,14 +89,41 @@ def _around_lm_head(
 
 
 def _around_rms_norm(original: Callable[..., Any], norm: Any, x: Tensor, residual: Any = None, *args: Any) -> Any:
-    """float32: two operators instead of nine."""
+    """float32: x / sqrt(|x|^2 + n eps) * sqrt(n) w, four operators instead of nine."""
     plain = x.dtype == torch.float32 and not any(arg is not None for arg in args)
     if not plain or norm.variance_size_override is not None or norm.override_orig_dtype is not None:
         return original(norm, x, residual, *args)
     if residual is not None:
         x = residual = x + residual
-    out = F.rms_norm(x, (norm.hidden_size,), norm.weight, norm.variance_epsilon)
+    scaled: tuple[Tensor, Tensor] | None = getattr(norm, _SCALED, None)
+    if scaled is None:
+        size = norm.hidden_size
+        scaled = (norm.weight * math.sqrt(size), torch.tensor(math.sqrt(size * norm.variance_epsilon)))
+        setattr(norm, _SCALED, scaled)
+    weight, floor = scaled
+    length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), floor)
+    out = x.div(length).mul_(weight)
     return out if residual is None else (out, residual)
+
+
+class _Turns:
+    """Cosines and sines of the last few positions: all layers of a forward pass want the same."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Tensor | None, list[int]] = (None, [])
+        self._values: tuple[Tensor, Tensor]
+
+    def at(self, cache: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """From SGLang's `cos_sin_cache` [positions, size]: both [n, 1, size], the sine's first half negated."""
+        numbers = positions.flatten().tolist()
+        if self._of[0] is not cache or self._of[1] != numbers:
+            cos, sin = cache.index_select(0, positions.flatten()).float().chunk(2, dim=-1)
+            self._values = torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+            self._of = (cache, numbers)
+        return self._values
+
+
+_turns = _Turns()
 
 
 def _around_rotary(
@@ -118,8 +146,7 @@ def _around_rotary(
     plain = query.dtype == torch.float32 and rotary.is_neox_style and rotary.rotary_dim == size
     if not (adjacent and plain) or args or any(value is not None for value in kwargs.values()):
         return original(rotary, positions, query, key, *args, **kwargs)
-    cos, sin = rotary.cos_sin_cache.index_select(0, positions.flatten()).float().chunk(2, dim=-1)
-    cos, sin = torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+    cos, sin = _turns.at(rotary.cos_sin_cache, positions)
     count, width = query.shape[0], query.shape[1] + key.shape[1]
     heads = torch.as_strided(query, (count, width // size, size), (query.stride(0), size, 1))
     turned = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin).view(count, width)
