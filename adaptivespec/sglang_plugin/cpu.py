@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adaptivespec.sglang_cpu.linear import PackedWeight, can_pack
+from adaptivespec.sglang_plugin import cpu_draft
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,7 @@ def _around_rotary(
 
 
 _AROUND: dict[str, Callable[..., Any]] = {
+    "sglang.srt.model_executor.model_runner.ModelRunner.forward": cpu_draft.around_forward,
     "sglang.srt.layers.quantization.unquant.UnquantizedLinearMethod.process_weights_after_loading": (
         _around_weights_loaded
     ),

@@ -9,7 +9,13 @@ from typing import Any
 import openai
 import pytest
 import requests
+import torch
 
+from adaptivespec.demo.drafter import load_drafter
+from adaptivespec.demo.evaluate import hits
+from adaptivespec.demo.features import Featured, compute, load_target, rope_table
+from adaptivespec.demo.sequences import Generation
+from adaptivespec.demo.unroll import Frozen
 from tests.adaptivespec.sglang_plugin.conftest import Client, body
 
 pytestmark = pytest.mark.server
@@ -116,6 +122,29 @@ def test_strict_requests_in_a_lossy_batch_stay_identical(cycle: Client, referenc
         check_totals(answer)
     assert [answer["output_ids"] for answer in answers[::2]] == reference
     assert any(answer["meta_info"]["adaptivespec"]["promotions"] for answer in answers[1::2])
+
+
+def test_a_chain_accepts_what_the_drafter_drafts_in_plain_torch(chain: Client, models: tuple[Path, Path]) -> None:
+    """Step by step: the engine's drafting is that of training (adaptivespec.demo.unroll), at every depth."""
+    target = load_target(str(models[0]), torch.device("cpu"))
+    drafter = load_drafter(models[1], target)
+    weights = target.get_input_embeddings().weight, target.lm_head.weight[drafter.d2t]
+    frozen = Frozen(*weights, *rope_table(target, 160))
+    accepted: list[int] = []
+    for prompt in PROMPTS:
+        answer = chain.generate(prompt, 96, {**STRICT, "trace": True})
+        output = answer["output_ids"]
+        generation = Generation("tiny", tuple(prompt), tuple(output))
+        sequence = Featured(torch.tensor(generation.ids), len(prompt), *compute(target, [generation]))
+        right = (
+            hits(drafter, sequence, frozen, 7)[0].long().cumprod(0).sum(0).tolist()
+        )  # from each position of the output
+        start = 0
+        for step in answer["meta_info"]["adaptivespec_trace"][:-1]:  # the last one may be cut by the output's end
+            assert step["accepted"] == right[start]
+            accepted.append(step["accepted"])
+            start += step["committed"]
+    assert {0, 1, 2, 3, 4} <= set(accepted)
 
 
 def test_under_a_static_shape_requests_do_not_influence_each_other(chain: Client) -> None:
