@@ -1,8 +1,10 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from runners.cell import Cell
 from runners.cli import compose_config
@@ -12,6 +14,12 @@ from runners.cli import compose_config
 def cell_of() -> Callable[..., Cell]:
     """Make the cell that these overrides ask for."""
     return lambda *overrides: Cell.from_config(compose_config(["engine.device=cpu", *overrides]))
+
+
+def pytest_configure() -> None:
+    """One thread for each worker and what it starts: threads that wait for each other on shared cores lose most."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
