@@ -214,6 +214,7 @@ def test_the_environment_puts_the_stand_in_first_and_keeps_the_rest() -> None:
         "PYTHONPATH": os.pathsep.join([path, "/a", "/b"]),
         "OMP_NUM_THREADS": "3",
         "TORCH_COMPILE_DISABLE": "1",
+        "SGLANG_EAGER_INPUT_NO_COPY": "1",
     }
     assert sglang_cpu.environment({})["OMP_NUM_THREADS"] == "1"
 
