@@ -46,13 +46,6 @@ def load_target(folder: str, device: torch.device) -> Any:
     return target.requires_grad_(False)
 
 
-def rope_table(target: Any, length: int) -> tuple[Tensor, Tensor]:
-    """(cos, sin) [length, head_dim] float32, as the target turns its queries and keys."""
-    positions = torch.arange(length, device=target.device)[None]
-    cos, sin = target.model.rotary_emb(torch.zeros(1, device=target.device), positions)
-    return cos[0].float(), sin[0].float()
-
-
 def load_or_compute(target: Any, shard: Sequence[Generation], folder: Path) -> list[Featured]:
     """The shard's features from its file in `folder`, computed and written (atomically) where that is missing.
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter, with_vocabulary
 from adaptivespec.demo.evaluate import evaluate
-from adaptivespec.demo.features import Featured, load_or_compute, load_target, rope_table
+from adaptivespec.demo.features import Featured, load_or_compute, load_target
 from adaptivespec.demo.sequences import (
     Generation,
     TrainingDataError,
@@ -74,9 +74,7 @@ class Run:
 
     def _borrow(self) -> Frozen:
         longest = max(len(g.ids) for g in self.held_out + [g for shard in self.shards for g in shard])
-        embedding = self.target.get_input_embeddings().weight.float()
-        head = self.target.lm_head.weight[self.drafter.d2t].float()
-        return Frozen(embedding, head, *rope_table(self.target, longest + self.settings.depths + 8))
+        return Frozen.of(self.target, self.drafter.d2t, longest + self.settings.depths + 8)
 
     @property
     def checkpoint(self) -> Path:

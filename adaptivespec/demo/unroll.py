@@ -6,6 +6,7 @@ true context 0..t and its own i earlier drafts.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +61,14 @@ class Frozen:
     cos: Tensor
     """[positions, head_dim]."""
     sin: Tensor
+
+    @classmethod
+    def of(cls, target: Any, d2t: Tensor, positions: int) -> "Frozen":
+        """From a target, for a draft vocabulary and so many positions; float32."""
+        places = torch.arange(positions, device=target.device)[None]
+        cos, sin = target.model.rotary_emb(torch.zeros(1, device=target.device), places)
+        embedding, head = target.get_input_embeddings().weight, target.lm_head.weight[d2t]
+        return cls(embedding.float(), head.float(), cos[0].float(), sin[0].float())
 
 
 def pack(sequences: Sequence[Featured], device: torch.device) -> Batch:

@@ -10,19 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PLAIN = "adaptivespec_plain_draft"
-
 
 def around_forward(original: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Hook on ModelRunner.forward: takes over a plain draft head's decoding, and nothing else."""
-    if not runner.is_draft_worker or not batch.forward_mode.is_decode() or args or kwargs:
-        return original(runner, batch, *args, **kwargs)
-    plain = getattr(runner, _PLAIN, None)
-    if plain is None:
-        plain = _is_plain(runner)
-        setattr(runner, _PLAIN, plain)
-    # The target's three layers side by side, which the head's `fc` would narrow, come with a prefill only.
-    if not plain or batch.spec_info.hidden_states.shape[-1] != runner.model.config.hidden_size:
+    if (
+        not runner.is_draft_worker
+        or not batch.forward_mode.is_decode()
+        or (args or kwargs)
+        or not _is_plain(runner.model)
+        # The target's three layers side by side, which the head's `fc` would narrow, come with a prefill only.
+        or batch.spec_info.hidden_states.shape[-1] != runner.model.config.hidden_size
+    ):
         return original(runner, batch, *args, **kwargs)
     from sglang.srt.model_executor.model_runner import ModelRunnerOutput
 
@@ -30,13 +28,12 @@ def around_forward(original: Callable[..., Any], runner: Any, batch: Any, *args:
     return ModelRunnerOutput(logits_output=_decode(runner.model, batch), can_run_graph=False)
 
 
-def _is_plain(runner: Any) -> bool:
+def _is_plain(model: Any) -> bool:
     """One dense layer on one rank, with logits taken as they are."""
     from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
     from sglang.srt.runtime_context import get_parallel
     from sglang.srt.utils.common import require_mlp_sync
 
-    model = runner.model
     return (
         type(model) is LlamaForCausalLMEagle3
         and len(model.model.layers) == 1

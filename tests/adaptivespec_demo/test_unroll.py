@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from adaptivespec.demo.drafter import init_from_target
 from adaptivespec.demo.evaluate import walk
-from adaptivespec.demo.features import compute, load_or_compute, load_target, rope_table
+from adaptivespec.demo.features import compute, load_or_compute, load_target
 from adaptivespec.demo.sequences import Generation, read_generations
 from adaptivespec.demo.unroll import Frozen, pack, rotate, unroll
 
@@ -48,7 +48,7 @@ def loaded(target: Path, generations: Path, tmp_path_factory: pytest.TempPathFac
         for i, g in enumerate(read_generations(generations)[:3])
     ]
     sequences = load_or_compute(model, shard, tmp_path_factory.mktemp("features"))
-    frozen = Frozen(model.model.embed_tokens.weight, model.lm_head.weight[drafter.d2t], *rope_table(model, 64))
+    frozen = Frozen.of(model, drafter.d2t, 64)
     return model, drafter, shard, sequences, frozen
 
 

@@ -13,7 +13,7 @@ import torch
 
 from adaptivespec.demo.drafter import load_drafter
 from adaptivespec.demo.evaluate import hits
-from adaptivespec.demo.features import Featured, compute, load_target, rope_table
+from adaptivespec.demo.features import Featured, compute, load_target
 from adaptivespec.demo.sequences import Generation
 from adaptivespec.demo.unroll import Frozen
 from tests.adaptivespec.sglang_plugin.conftest import Client, body
@@ -128,18 +128,15 @@ def test_a_chain_accepts_what_the_drafter_drafts_in_plain_torch(chain: Client, m
     """Step by step: the engine's drafting is that of training (adaptivespec.demo.unroll), at every depth."""
     target = load_target(str(models[0]), torch.device("cpu"))
     drafter = load_drafter(models[1], target)
-    weights = target.get_input_embeddings().weight, target.lm_head.weight[drafter.d2t]
-    frozen = Frozen(*weights, *rope_table(target, 160))
+    frozen = Frozen.of(target, drafter.d2t, 160)
     accepted: list[int] = []
     for prompt in PROMPTS:
         answer = chain.generate(prompt, 96, {**STRICT, "trace": True})
         output = answer["output_ids"]
         generation = Generation("tiny", tuple(prompt), tuple(output))
         sequence = Featured(torch.tensor(generation.ids), len(prompt), *compute(target, [generation]))
-        right = (
-            hits(drafter, sequence, frozen, 7)[0].long().cumprod(0).sum(0).tolist()
-        )  # from each position of the output
-        start = 0
+        hit, _ = hits(drafter, sequence, frozen, 7)
+        right, start = hit.long().cumprod(0).sum(0).tolist(), 0  # drafts in a row, from each position of the output
         for step in answer["meta_info"]["adaptivespec_trace"][:-1]:  # the last one may be cut by the output's end
             assert step["accepted"] == right[start]
             accepted.append(step["accepted"])
