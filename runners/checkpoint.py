@@ -88,13 +88,14 @@ def hash_files(paths: list[Path]) -> str:
 
 def from_hub(model_id: str, revision: str | None, name: str) -> Checkpoint:
     """Return the hub's snapshot, from the local cache where it is complete."""
+    import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     patterns = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
     try:
         folder = Path(snapshot_download(model_id, revision=revision, allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.TransportError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"model.{name}: {model_id} (revision {revision}) is neither in the local hub cache nor can it be fetched ({first}). "

@@ -67,10 +67,12 @@ def test_no_network_and_no_cache_says_what_to_do(tmp_path: Path) -> None:
     assert not list((tmp_path / "empty").glob("*/model.safetensors"))
 
 
-def test_the_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_the_hub_out_of_reach_says_what_to_do(tmp_path: Path, network: dict[str, str]) -> None:
     small = "model.parameters=1"  # this machine may be too small for the model, which is another error
-    done = run("method=vanilla", "model=llama31_8b", small, cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    done = run("method=vanilla", "model=llama31_8b", small, cwd=tmp_path, HF_HOME=str(tmp_path), **network)
     assert done.returncode == 1
+    assert "Traceback" not in done.stderr
     assert "meta-llama/Llama-3.1-8B-Instruct" in done.stderr
     assert "model.target.path=FOLDER" in done.stderr
 
