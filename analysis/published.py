@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "combined": {"alpha": 0.3, "max_promotions": 1},
 }
 D = 0.5
-# Outside the paper's models and benchmarks: the default of conf/paper_kappa.yaml.
+# Outside the paper's models and benchmarks: the default of conf/per_cell.yaml.
 KAPPA_ELSEWHERE = 0.2
 OUT_OF_LINE = 0.10
 
