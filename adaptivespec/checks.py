@@ -1,6 +1,7 @@
 """Errors for values out of range that name the value, what was expected and the remedy."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 
@@ -18,7 +19,8 @@ def check_number(
     bounds = [f"above {above}" if above is not None else f"of at least {at_least}"]
     if at_most != math.inf:
         bounds.append(f"at most {at_most}")
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # The largest float first: math.isfinite raises OverflowError for an integer beyond it.
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if fits and low is not None:
         fits = (value > low if above is not None else value >= low) and value <= at_most  # type: ignore[operator]
     if not fits:

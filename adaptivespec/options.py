@@ -61,8 +61,8 @@ class Options:
             ValueError: naming the key or value that does not fit.
         """
         _check_keys(config, ("tree", "accept"), "ADAPTIVESPEC options")
-        tree = config.get("tree") or {"policy": "dcs"}
-        accept = config.get("accept") or {"rule": "margin"}
+        tree = config.get("tree", {"policy": "dcs"})
+        accept = config.get("accept", {"rule": "margin"})  # false or null is no rule: off is "strict"
         return cls(
             tree=_build(TREE_POLICIES, "policy", tree, "tree"),
             accept=_build(RULES, "rule", accept, "accept"),
@@ -112,7 +112,7 @@ class Options:
         if not isinstance(params, Mapping):
             raise ValueError(f"{REQUEST_KEY}={params!r}: expected an object such as {{'kappa': 0.2}}")
         rule_options = {key: value for key, value in params.items() if key not in _REQUEST_ONLY}
-        rule = self._request_rule(params.get("rule"), rule_options)
+        rule = self._request_rule(params.get("rule", self.accept.name), rule_options)
         self.check_rule(rule)
         d, trace = params.get("d"), params.get("trace", False)
         if d is not None:
@@ -123,7 +123,7 @@ class Options:
         return RequestOptions(rule, d, trace, names_rule="rule" in params or bool(rule_options))
 
     def _request_rule(self, name: object, values: dict[str, Any]) -> Rule:
-        if name is None or name == self.accept.name:
+        if name == self.accept.name:
             known = [item.name for item in _own_fields(self.accept)]
             _check_keys(values, (*known, *_REQUEST_ONLY), f"{REQUEST_KEY} options under rule {self.accept.name}")
             return replace(self.accept, **values)  # type: ignore[type-var]
@@ -167,6 +167,8 @@ def _from_json(key: str, value: Any) -> Any:
     if key == "shape":
         return value if isinstance(value, TreeShape) else TreeShape.of(value)
     if key == "table":
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"table={value!r}: expected a list of [num_steps, topk, num_draft_tokens]")
         return tuple(TreeShape.of(triplet) for triplet in value)
     return value
 

@@ -40,9 +40,9 @@ class TreeShape:
             )
 
     @classmethod
-    def of(cls, triplet: Sequence[int]) -> "TreeShape":
+    def of(cls, triplet: object) -> "TreeShape":
         """From `[num_steps, topk, num_draft_tokens]`, as configs write it."""
-        if isinstance(triplet, str) or len(triplet) != 3:
+        if isinstance(triplet, str) or not isinstance(triplet, Sequence) or len(triplet) != 3:
             raise ValueError(f"tree shape {triplet!r}: expected [num_steps, topk, num_draft_tokens], as [3, 1, 4]")
         return cls(*triplet)
 

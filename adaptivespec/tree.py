@@ -192,7 +192,9 @@ class TalonTree:
 
     def __post_init__(self) -> None:
         check_number("mu", self.mu, above=0.0, at_most=1.0)
-        widest = max((shape.topk for shape in self.table), default=0)
+        if not self.table:
+            raise ValueError("table=[]: expected a shape for each number of candidates kept")
+        widest = max(shape.topk for shape in self.table)
         if widest < len(self.table):
             raise ValueError(
                 f"table of {len(self.table)} shapes with topk up to {widest}: expected topk {len(self.table)} "

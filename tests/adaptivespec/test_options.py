@@ -55,6 +55,14 @@ def test_options_come_back_from_their_dict_and_from_json(accept: dict[str, objec
         ({"accept": {"kappa": 0.1}}, "accept.rule=None"),
         ({"accept": {"rule": "window"}}, "chains only"),
         ({"tree": {"policy": "static", "shape": [3, 1, 8]}}, "num_steps + 1"),
+        ({"tree": {"policy": "static", "shape": 5}}, "shape 5"),
+        ({"tree": {"policy": "talon", "table": 5}}, "table=5"),
+        ({"tree": {"policy": "talon", "table": [3]}}, "shape 3"),
+        ({"tree": {"policy": "talon", "table": []}}, "table=[]"),
+        ({"tree": []}, "tree=[]"),
+        ({"accept": False}, "accept=False"),
+        ({"accept": None}, "accept=None"),
+        ({"accept": {"rule": "margin", "kappa": 10**400}}, "kappa=1000"),
     ],
 )
 def test_a_bad_config_is_refused_by_name(config: dict[str, object], names: str) -> None:
@@ -93,6 +101,7 @@ def test_another_rule_starts_from_its_own_defaults() -> None:
         ({"rule": "strict", "kappa": 0.1}, "unknown kappa"),
         ({"rule": "window"}, "chains only"),
         ({"rule": 3}, "rule=3"),
+        ({"rule": None}, "rule=None"),
         ({"d": -1}, "d=-1"),
         ({"trace": "yes"}, "trace='yes'"),
         ([0.1], "[0.1]"),
