@@ -11,6 +11,17 @@ from typing import Any
 
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
+from adaptivespec.tree import TreePolicy
+
+
+def relay_topk(tree: TreePolicy) -> int:
+    """Candidates that every step hands on: the widest shape's, and two where the policy reads their probabilities.
+
+    For one candidate SGLang does not compute its probability and hands on 1.
+    """
+    widest = max(shape.topk for shape in tree.shapes())
+    return max(widest, 2) if tree.needs_probs else widest
+
 
 class AdaptiveDraftWorker(EagleDraftWorker):  # type: ignore[misc]
     """Made from SGLang's own object by `adopt`: EAGLEWorkerV2 builds its draft worker itself."""
@@ -21,7 +32,7 @@ class AdaptiveDraftWorker(EagleDraftWorker):  # type: ignore[misc]
 
     @classmethod
     def adopt(cls, worker: EagleDraftWorker, relay_topk: int) -> "AdaptiveDraftWorker":
-        """Turn SGLang's draft worker into this class; `relay_topk` is the widest shape's top-k."""
+        """Turn SGLang's draft worker into this class; `relay_topk` as the function of that name says."""
         worker.__class__ = cls
         worker.relay_topk = relay_topk
         worker._extend_parts = {}

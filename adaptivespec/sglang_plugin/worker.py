@@ -9,7 +9,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
 from adaptivespec.sglang_plugin import hooks, settings
 from adaptivespec.sglang_plugin.accept_step import accepting
-from adaptivespec.sglang_plugin.draft import AdaptiveDraftWorker
+from adaptivespec.sglang_plugin.draft import AdaptiveDraftWorker, relay_topk
 from adaptivespec.sglang_plugin.metrics import Metrics
 from adaptivespec.sglang_plugin.requests import RequestState, new_state
 from adaptivespec.sglang_plugin.shape_states import ShapeStates
@@ -28,7 +28,7 @@ class AdaptiveSpecWorker(EAGLEWorkerV2):  # type: ignore[misc]
         super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.options = settings.server_options()
         self.shapes = self.options.tree.shapes()
-        AdaptiveDraftWorker.adopt(self._draft_worker, max(shape.topk for shape in self.shapes))
+        AdaptiveDraftWorker.adopt(self._draft_worker, relay_topk(self.options.tree))
         self.shape_states = ShapeStates(self)
         self.metrics = Metrics.create()
         # Keyed by SGLang's own object of the request, so that state goes when the request goes, however it ends.

@@ -1,6 +1,7 @@
 """What the plugin promises, on real servers (float32, CPU)."""
 
 import json
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,7 @@ from adaptivespec.demo.evaluate import hits
 from adaptivespec.demo.features import Featured, compute, load_target
 from adaptivespec.demo.sequences import Generation
 from adaptivespec.demo.unroll import Frozen
-from tests.adaptivespec.sglang_plugin.conftest import Client, body
+from tests.adaptivespec.sglang_plugin.conftest import Client, adaptive, body, serving
 
 pytestmark = pytest.mark.server
 
@@ -225,6 +226,38 @@ def test_the_trace_under_dcs_follows_its_formula(dcs: Client) -> None:
         assert 0 <= step["dcs"] <= 1
         assert abs(step["shape"][0] - (3 + 4 * step["dcs"])) <= 0.5
         assert step["shape"][2] == step["shape"][0] + 1
+
+
+def test_a_policy_of_chains_reads_the_drafters_probabilities(
+    models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang itself hands on 1 for the probability of a chain's first draft."""
+    registers = """
+        from adaptivespec import options, tree
+        from adaptivespec.shape import TreeShape
+
+        class Chains(tree.DcsTree):
+            name = "chains"
+
+            def shapes(self):
+                return (TreeShape(3, 1, 4), TreeShape(4, 1, 5))
+
+            def select(self, mean_signal):
+                return self.shapes()[mean_signal > 0.02]
+
+        options.TREE_POLICIES["chains"] = Chains
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(registers))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = {"tree": {"policy": "chains", "d": 10, "alpha": 0.3, "breaker": None}}
+    with serving(tmp_path / "log", models[0], *adaptive(models[1]), config=config) as client:
+        trace = client.generate(PROMPTS[1], 48, {"trace": True})["meta_info"]["adaptivespec_trace"]
+    rar, probabilities = 0.5, []
+    for step in trace:
+        probabilities.append(10 * step["dcs"] / rar)
+        rar = 0.7 * rar + 0.3 * step["accepted"] / step["shape"][0]
+    assert len(probabilities) > 5
+    assert all(0 < probability < 0.9999 for probability in probabilities)
 
 
 def test_the_breaker_trips_where_nothing_is_accepted(dcs: Client) -> None:
