@@ -238,15 +238,15 @@ def verify_tree(
     return VerifiedTree(accepted, promoted.tolist(), margins, int(verified.nodes.targets[0, last]))
 
 
-def parents_from_links(first_child: Tensor, next_sibling: Tensor) -> Tensor:
-    """Parents [B, n] from SGLang's linked lists of children, both [B, n] with -1 for none."""
+def parents_from_links(first_child: Tensor, next_sibling: Tensor, topk: int) -> Tensor:
+    """Parents [B, n] from SGLang's linked lists of at most `topk` children, both [B, n] with -1 for none."""
     batch, n = first_child.shape
     # Column n takes the writes of absent links.
     parents = torch.full((batch, n + 1), -1, dtype=torch.int64, device=first_child.device)
     index = torch.arange(n, device=first_child.device).expand(batch, n)
     parents.scatter_(1, torch.where(first_child >= 0, first_child, n), index)
     to_sibling = torch.where(next_sibling >= 0, next_sibling, n)
-    for _ in range(n - 2):  # each pass hands the parent on to one more sibling
+    for _ in range(topk - 1):  # each pass hands the parent on to one more sibling
         parents.scatter_(1, to_sibling, parents[:, :n].clone())
     return parents[:, :n]
 

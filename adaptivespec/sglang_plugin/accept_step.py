@@ -78,7 +78,8 @@ def _verify(
 ) -> VerifiedBatch:
     n = verify_input.draft_token_num
     tokens = verify_input.draft_token.view(-1, n)
-    parents = parents_from_links(verify_input.retrieve_next_token, verify_input.retrieve_next_sibling)
+    first_child, next_sibling = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+    parents = parents_from_links(first_child, next_sibling, verify_input.topk)
     trees = logits.view(-1, n, logits.shape[-1])
     if len(rows) < len(rules):
         tokens, parents, trees = (whole.index_select(0, index) for whole in (tokens, parents, trees))
