@@ -49,6 +49,7 @@ def validate_server_args(server_args: Any) -> None:
         )
     if server_args.speculative_draft_model_path is None:
         raise ValueError(f"{settings.NAME} needs an EAGLE-3 drafter: give --speculative-draft-model-path")
+    _check_backends(server_args, len(options.tree.shapes()) > 1)
     _refuse(server_args, "page_size", (None, 1), "a tree's branches share pages otherwise; leave --page-size out")
     _refuse(server_args, "tp_size", (1,), "ranks could choose different shapes; use --tp 1")
     _refuse(server_args, "pp_size", (1,), "use --pp-size 1")
@@ -58,6 +59,27 @@ def validate_server_args(server_args: Any) -> None:
     _refuse(server_args, "speculative_use_rejection_sampling", (False,), "leave the flag out")
     _refuse(server_args, "disaggregation_mode", ("null",), "leave --disaggregation-mode out")
     logger.info("%s %s: %s", settings.NAME, settings.plugin_version(), options.to_dict())
+
+
+def _check_backends(server_args: Any, swaps: bool) -> None:
+    """Refuse or warn of kernels that do not fit trees or swaps; SGLang checks these for its own EAGLE3 alone."""
+    attention = server_args.attention_backend
+    if attention == "trtllm_mha":  # needs pages of 16 or more
+        raise ValueError(
+            f"--attention-backend={attention!r} does not go with {settings.NAME}: its pages are larger than 1; use triton"
+        )
+    if attention == "fa3":
+        logger.warning(
+            "attention backend fa3 is SGLang's default on Hopper, but for trees SGLang's EAGLE3 takes another; "
+            "%s is checked with --attention-backend triton",
+            settings.NAME,
+        )
+    graphs = server_args.cuda_graph_config
+    if swaps and graphs is not None and graphs.prefill.backend == "full":
+        raise ValueError(
+            f"cuda_graph_config.prefill.backend='full' does not go with {settings.NAME}: its graphs hold the attention "
+            "backend of one shape, and shapes change; leave it out, or use 'breakable'"
+        )
 
 
 def _refuse(server_args: Any, name: str, allowed: tuple[object, ...], remedy: str) -> None:

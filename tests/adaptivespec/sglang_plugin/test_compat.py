@@ -74,6 +74,7 @@ def test_hooks_that_are_not_applied_refuse_to_start(tmp_path: Path, models: tupl
     ("flags", "config", "reason"),
     [
         (("--speculative-num-steps", "3"), None, "--speculative-num-steps: the tree policy sets the shapes"),
+        (("--cuda-graph-backend-prefill", "full"), None, "cuda_graph_config.prefill.backend='full'"),
         ((), {"tree": {"policy": "dcs", "dd": 1}}, "unknown dd"),
     ],
 )
