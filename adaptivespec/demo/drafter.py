@@ -141,11 +141,12 @@ def load_drafter(folder: Path, target: Any) -> Drafter:
 
 def with_vocabulary(drafter: Drafter, target: Any, d2t: Tensor) -> Drafter:
     """The same head with draft vocabulary `d2t`: known tokens keep their row of the head, new ones take the target's."""
-    head = target.lm_head.weight[d2t].clone()
+    head = target.lm_head.weight.detach()[d2t].to("cpu", torch.float32)
     place = {token: row for row, token in enumerate(drafter.d2t.tolist())}
     known = [(row, place[token]) for row, token in enumerate(d2t.tolist()) if token in place]
-    rows, old = torch.tensor(known).unbind(1)
-    head[rows] = drafter.lm_head.weight.detach()[old]
+    if known:
+        rows, old = torch.tensor(known).unbind(1)
+        head[rows] = drafter.lm_head.weight.detach()[old]
     changed = Drafter(Shape.of(target.config, len(d2t)), d2t)
     changed.load_state_dict({**drafter.state_dict(), "d2t": d2t, "lm_head.weight": head})
     return changed

@@ -4,6 +4,7 @@ A position's feature is the input of the target's layers [2, L // 2, L - 3] side
 head); its last hidden state after the final norm gives the soft labels.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,10 +47,19 @@ def load_target(folder: str, device: torch.device) -> Any:
     return target.requires_grad_(False)
 
 
+def target_fingerprint(target: Any) -> str:
+    """SHA-256 over some of every weight, in bfloat16: one for a model on CPU and CUDA, another for another checkpoint."""
+    digest = hashlib.sha256()
+    for name, values in (*target.named_parameters(), *target.named_buffers()):  # a buffer holds the rotary frequencies
+        some = values.detach().flatten()[:16].to("cpu", torch.bfloat16)
+        digest.update(repr((name, tuple(values.shape), some.tolist())).encode())
+    return digest.hexdigest()
+
+
 def load_or_compute(target: Any, shard: Sequence[Generation], folder: Path) -> list[Featured]:
     """The shard's features from its file in `folder`, computed and written (atomically) where that is missing.
 
-    The file is named by the shard's content, so that other data never finds it.
+    The file is named by the shard's content, so that other data never finds it; one folder is one target's.
     """
     from safetensors.torch import load_file, save_file
 

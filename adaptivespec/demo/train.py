@@ -21,7 +21,7 @@ from torch import Tensor
 
 from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter, with_vocabulary
 from adaptivespec.demo.evaluate import evaluate
-from adaptivespec.demo.features import Featured, load_or_compute, load_target
+from adaptivespec.demo.features import Featured, load_or_compute, load_target, target_fingerprint
 from adaptivespec.demo.sequences import (
     Generation,
     TrainingDataError,
@@ -98,10 +98,11 @@ class Run:
         self.round, self.seconds = state["round"], state["seconds"]
 
     def _identity(self, rounds: int) -> dict[str, Any]:
-        """What must not change when a run resumes after `rounds`: settings, and what it has trained on and is held out."""
+        """What must not change when a run resumes after `rounds`: settings, data trained on and held out, the target."""
         free = ("tokens", "depths", "out", "device", "evaluate_every", "generations", "target", "init", "exclude")
         data = fingerprint([g for shard in (*self.shards[:rounds], self.held_out) for g in shard])
-        return {"data": data, **{k: v for k, v in asdict(self.settings).items() if k not in free}}
+        kept = {k: v for k, v in asdict(self.settings).items() if k not in free}
+        return {**kept, "data": data, "target": target_fingerprint(self.target)}
 
     def _save(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)

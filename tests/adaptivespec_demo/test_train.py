@@ -1,11 +1,13 @@
 """Training raises held-out acceptance; a killed run ends like one that was left alone; what it writes loads again."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from adaptivespec.demo import train
 from adaptivespec.demo.drafter import load_drafter, with_vocabulary
@@ -106,17 +108,32 @@ def test_more_data_continues_a_run_but_other_data_does_not(settings: Settings, t
         Run(replace(settings, generations=str(other)))
 
 
-def test_another_vocabulary_keeps_what_the_head_knew(settings: Settings) -> None:
+def test_another_targets_features_are_never_trained_on(settings: Settings, tmp_path: Path) -> None:
+    finish(Run(replace(settings, tokens=400)))
+    other = tmp_path / "other"
+    shutil.copytree(settings.target, other)
+    Run(replace(settings, tokens=400, target=str(other)))  # the same checkpoint elsewhere
+    model = LlamaForCausalLM.from_pretrained(other)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.1)
+    model.save_pretrained(other)
+    with pytest.raises(TrainingDataError, match=r"other settings \(target\)"):
+        Run(replace(settings, target=str(other)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_vocabulary_keeps_what_the_head_knew(settings: Settings, dtype: torch.dtype) -> None:
     """Known tokens keep their rows and all else stays; new tokens start as the target's own rows."""
     run = Run(settings)
     old = run.drafter
     with torch.no_grad():
         old.lm_head.weight.add_(1.0)
     d2t = torch.arange(10, 90)
+    run.target.to(dtype)  # as on CUDA
     new = with_vocabulary(old, run.target, d2t)
     known = dict(zip(old.d2t.tolist(), old.lm_head.weight.detach(), strict=True))
     for token, row in zip(d2t.tolist(), new.lm_head.weight.detach(), strict=True):
-        assert torch.equal(row, known.get(token, run.target.lm_head.weight[token])), token
+        assert torch.equal(row, known.get(token, run.target.lm_head.weight[token].float())), token
     assert torch.equal(new.fc.weight, old.fc.weight)
     assert 0 < sum(token in known for token in d2t.tolist()) < len(d2t)
 
