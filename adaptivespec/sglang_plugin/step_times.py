@@ -108,6 +108,13 @@ def register() -> None:
     """Register the hooks, on SGLang's own classes, so that every algorithm's steps are timed alike."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    try:
+        open(os.environ[STEP_TIMES_ENV], "a", encoding="utf-8").close()
+    except OSError as error:
+        # SGLang only logs what other exceptions a plugin raises, and the first step would end the scheduler.
+        raise SystemExit(
+            f"{STEP_TIMES_ENV}={os.environ[STEP_TIMES_ENV]}: expected a file that can be written ({error.strerror})"
+        ) from error
     recorder = Recorder()
     hooks = {
         f"{_WORKER}.EAGLEWorkerV2.forward_batch_generation": recorder.around_step,

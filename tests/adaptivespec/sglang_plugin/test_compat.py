@@ -84,6 +84,13 @@ def test_what_does_not_fit_refuses_to_start(
     assert reason in refusal(tmp_path, models, "", *flags, config=config)
 
 
+def test_step_times_that_cannot_be_written_end_the_server_at_its_start(
+    tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTIVESPEC_STEP_TIMES", str(tmp_path / "none" / "steps.jsonl"))
+    assert "expected a file that can be written (No such file or directory)" in refusal(tmp_path, models, "")
+
+
 def test_the_stock_engine_fits_and_each_difference_is_named() -> None:
     """In a process of its own: SGLang's imports warn, and want the CPU's environment."""
     script = """
