@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis import published
+from analysis import configured, published
 from analysis.arms import Arm, Study
 from analysis.records import Record, canonical
 
@@ -54,8 +54,13 @@ class Block:
             measured - set(published.BENCHMARKS)
         )
 
+    def cell(self, method: str, benchmark: str) -> Arm | None:
+        """Return the arm of Table 1's cell: at the paper's kappa and d, outside the paper at conf's."""
+        kappa, d = (given(method, self.model, benchmark) for given in (published.kappa, published.d))
+        return self.find(method, benchmark, kappa, d)
+
     def find(self, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> Arm | None:
-        """Return the arm of one cell of a table, with the paper's options; None where it was not measured."""
+        """Return the arm of one cell of a table, with the method's options as conf has them; None where it was not measured."""
         fits = [arm for arm in self.arms if is_cell(arm.record, method, benchmark, kappa, d)]
         # The longest measurement first; of equals the untraced one.
         return min(fits, key=lambda arm: (-len(arm.cells), bool(arm.record.cell["trace"])), default=None)
@@ -89,14 +94,13 @@ class Block:
         return min(fits, key=lambda arm: arm.record.algorithm != "EAGLE3", default=None)
 
 
-def is_cell(record: Record, method: str, benchmark: str, kappa: float | None, d: float | None) -> bool:
-    """Whether a record is a cell of the paper's tables, options included."""
-    options = {**record.tree, **record.accept}
+def is_cell(record: Record, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> bool:
+    """Whether a record is a cell of the paper's tables: another reading of a method (conf/extra) is not, though it has its name."""
     return (
         (record.method, record.benchmark) == (method, benchmark)
         and (kappa is None or record.kappa == kappa)
         and (d is None or record.d == d)
-        and all(options.get(name, value) == value for name, value in published.OPTIONS.get(method, {}).items())
+        and configured.options(record.cell["method"]) == configured.method(method)
     )
 
 

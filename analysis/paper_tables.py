@@ -30,8 +30,7 @@ def table1(study: Study, model: str | None) -> Table:
     for block in chosen:
         for method, title in published.METHODS.items():
             for benchmark in columns(chosen):
-                kappa = published.kappa(method, block.model, benchmark)
-                arm = block.find(method, benchmark, kappa, published.D if method in ("dynamic", "combined") else None)
+                arm = block.cell(method, benchmark)
                 keys = {"model": block.model, "method": method, "benchmark": benchmark}
                 strict = method in published.STRICT_METHODS
                 add_cell(table, study, block, arm, (block.label, title), benchmark, ("table1", keys), strict)
@@ -80,7 +79,7 @@ def add_paper_grader(table: Table, study: Study, block: Block, benchmarks: list[
     """Our addition: recovery by the grader that the paper used, beside the correct one's."""
     for method in ("fly", "lossy", "combined"):
         for benchmark in benchmarks:
-            arm = block.find(method, benchmark, published.kappa(method, block.model, benchmark))
+            arm = block.cell(method, benchmark)
             if arm is None or arm.accuracy("paper_correct") is None:
                 continue
             keys = {"model": block.model, "method": method, "benchmark": benchmark}
@@ -152,12 +151,7 @@ def block_mean(study: Study, block: Block, method: str, metric: str) -> Figure:
     benchmarks = list(published.BENCHMARKS) if block.model in published.MODELS else block.benchmarks
     figures: list[Figure] = []
     for benchmark in benchmarks:
-        arm = block.find(
-            method,
-            benchmark,
-            published.kappa(method, block.model, benchmark),
-            published.D if method in ("dynamic", "combined") else None,
-        )
+        arm = block.cell(method, benchmark)
         strict_recovery = metric == "recovery" and method in published.STRICT_METHODS
         measure: dict[str, Callable[[Arm], Figure]] = {
             "speedup": study.speedup,
@@ -214,7 +208,7 @@ def table4(study: Study, model: str | None) -> Table:
                         "kappa": kappa,
                         "benchmark": benchmark,
                     }
-                    arm = block.find(method, benchmark, kappa, published.D if method == "combined" else None)
+                    arm = block.find(method, benchmark, kappa, published.d(method, block.model, benchmark))
                     add_cell(
                         table,
                         study,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from analysis import configured
 from analysis.metrics import step_cost
 
 MODELS = {"llama31_8b": "Llama-3.1-8B", "qwen3_8b": "Qwen3-8B", "deepseek_r1_8b": "DeepSeek-R1-8B"}
@@ -28,17 +29,6 @@ METHODS = {
 }
 STRICT_METHODS = ("eagle3", "talon", "dynamic")
 GPU = "A100"
-# What the paper's cells share; kappa and d vary and are given per cell.
-OPTIONS: dict[str, dict[str, object]] = {
-    "talon": {"mu": 0.03},
-    "dynamic": {"alpha": 0.3},
-    "fly": {"shape": [7, 1, 8], "w": 3, "theta": 0.3},
-    "lossy": {"shape": [7, 1, 8], "max_promotions": 1},
-    "combined": {"alpha": 0.3, "max_promotions": 1},
-}
-D = 0.5
-# Outside the paper's models and benchmarks: the default of conf/per_cell.yaml.
-KAPPA_ELSEWHERE = 0.2
 OUT_OF_LINE = 0.10
 
 
@@ -63,11 +53,21 @@ def matches(text: str | None, value: str | float | None) -> bool:
 
 
 def kappa(method: str, model: str, benchmark: str) -> float | None:
-    """The margin threshold of Table 1's cell (Table 8); None for methods without one."""
+    """The margin threshold of Table 1's cell: Table 8's, outside the paper conf's; None for methods without one."""
     if method not in ("lossy", "combined"):
         return None
     found = lookup("table8", "kappa", method=method, model=model, benchmark=benchmark)
-    return KAPPA_ELSEWHERE if found is None else found
+    return configured.per_cell("kappa", method, model, benchmark) if found is None else found
+
+
+def d(method: str, model: str, benchmark: str) -> float | None:
+    """The divisor of Table 1's cell: Table 7's, outside the paper conf's; None for methods without one."""
+    if method not in ("dynamic", "combined"):
+        return None
+    if model not in MODELS or benchmark not in BENCHMARKS:
+        return configured.per_cell("d", model, benchmark)
+    (options,) = (row["options"] for row in rows("table7") if row["method"] == method)
+    return float(dict(option.split("=") for option in options.split() if "=" in option)["d"])
 
 
 def table2(model: str | None, method: str, metric: str) -> float | None:

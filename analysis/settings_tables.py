@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from analysis import published
 from analysis.arms import Arm, Study
-from analysis.blocks import blocks, columns
+from analysis.blocks import blocks, columns, is_cell
 from analysis.records import Node, Record
 from analysis.render import Grid
 
@@ -78,5 +78,5 @@ def table8(study: Study, model: str | None) -> Grid:
 
 def kappas(arms: tuple[Arm, ...], method: str, benchmark: str) -> str:
     """The thresholds that were measured."""
-    found = {arm.record.kappa for arm in arms if (arm.record.method, arm.record.benchmark) == (method, benchmark)}
+    found = {arm.record.kappa for arm in arms if is_cell(arm.record, method, benchmark)}
     return ", ".join(f"{value:.2f}" for value in sorted(value for value in found if value is not None)) or "missing"

@@ -15,9 +15,11 @@ from analysis.records import id_digits
 
 END = 2
 STRICT = {"rule": "strict"}
-DCS = {"policy": "dcs", "d": 0.5, "alpha": 0.3}
+DCS = {
+    "policy": "dcs", "d": 0.5, "alpha": 0.3, "rar_init": 0.5, "breaker": 5, "rar_counts_promoted": True, "rounding": "half_up",
+}  # fmt: skip
 CHAIN = {"policy": "static", "shape": [7, 1, 8]}
-TALON = {"policy": "talon", "mu": 0.03}
+TALON = {"policy": "talon", "mu": 0.03, "table": [[7, 1, 8], [6, 2, 8], [4, 3, 8], [3, 4, 8]]}
 EAGLE = {"policy": "static", "shape": [3, 1, 4]}
 METHODS: dict[str, tuple[str | None, dict[str, Any] | None, dict[str, Any] | None]] = {
     "vanilla": (None, None, None),
@@ -25,7 +27,7 @@ METHODS: dict[str, tuple[str | None, dict[str, Any] | None, dict[str, Any] | Non
     "static": ("ADAPTIVESPEC", EAGLE, STRICT),
     "talon": ("ADAPTIVESPEC", TALON, STRICT),
     "dynamic": ("ADAPTIVESPEC", DCS, STRICT),
-    "fly": ("ADAPTIVESPEC", CHAIN, {"rule": "window", "w": 3, "theta": 0.3}),
+    "fly": ("ADAPTIVESPEC", CHAIN, {"rule": "window", "w": 3, "theta": 0.3, "entropy": "top3"}),
     "lossy": ("ADAPTIVESPEC", CHAIN, {"rule": "margin", "kappa": 0.2, "max_promotions": 1}),
     "combined": ("ADAPTIVESPEC", DCS, {"rule": "margin", "kappa": 0.2, "max_promotions": 1}),
 }
@@ -59,6 +61,8 @@ class Spec:
     kappa: float | None = None
     d: float | None = None
     shape: tuple[int, int, int] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """Other options of the method: another reading of it."""
     draft_sha256: str | None = None
     device: str = "cpu"
     protocol: str = "default"
@@ -84,6 +88,8 @@ def cell_of(spec: Spec) -> dict[str, Any]:
         tree["d"] = spec.d
     if spec.shape is not None and tree:
         tree["shape"] = list(spec.shape)
+    for name, value in spec.options.items():
+        (tree if tree and name in tree else accept)[name] = value
     engine = {
         "device": spec.device, "dtype": "bfloat16", "sglang": "0.5.23", "attention_backend": "triton", "cuda_graph": False,
         "overlap_schedule": False, "radix_cache": False, "tp_size": 1, "dp_size": 1, "concurrency": 1, "warmup": 2, "temperature": 0.0,

@@ -93,3 +93,13 @@ def test_the_lint_names_the_papers_odd_cell() -> None:
     assert any("Qwen3-8B" in text and "MATH-500 0.10" in text for text in found)
     usual = [point.cost for point in published.points() if point.group == "EAGLE-3, Llama-3.1-8B"]
     assert statistics.median(usual) == pytest.approx(1.47, abs=0.01)
+
+
+def test_the_papers_cells_keep_the_papers_kappa_and_d_and_others_take_confs(cell_of) -> None:
+    assert published.kappa("lossy", "deepseek_r1_8b", "math500") == 0.10
+    assert published.d("combined", "deepseek_r1_8b", "math500") == 0.5
+    assert published.kappa("fly", "llama31_8b", "gsm8k") is published.d("lossy", "llama31_8b", "gsm8k") is None
+    for model, benchmark in (("smollm2_135m", "demo"), ("smollm2_135m", "gsm8k")):
+        cell = cell_of("method=combined", f"model={model}", f"benchmark={benchmark}").method
+        assert published.kappa("combined", model, benchmark) == cell["accept"]["kappa"]
+        assert published.d("combined", model, benchmark) == cell["tree"]["d"]

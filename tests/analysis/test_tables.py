@@ -4,11 +4,14 @@ import csv
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis import tables
+from analysis.arms import Study
+from analysis.blocks import blocks
 from tests.analysis.synthetic import A100, MACHINE, Item, Spec, write_cell
 
 N = 8
@@ -184,6 +187,62 @@ def test_two_settings_are_never_mixed_in_one_row(tmp_path, capsys) -> None:
     text = printed(capsys, "table5", "--results", str(tmp_path), "--model", "smollm2_135m")
     assert "first 4 items" in text
     assert "first 8 items" in text
+
+
+READINGS = {
+    "eagle3": {"shape": [5, 1, 6]}, "talon": {"table": [[7, 1, 8], [6, 1, 8], [4, 2, 8], [3, 4, 8]]}, "fly": {"entropy": "full"},
+    "dynamic": {"rounding": "half_even"}, "lossy": {"max_promotions": None}, "combined": {"rar_init": 1.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", READINGS)
+def test_another_reading_of_a_method_never_fills_its_row(tmp_path, method) -> None:
+    at = {"model": "llama31_8b", "benchmark": "gsm8k"}
+    write_cell(tmp_path, arm(method, options=READINGS[method], **at))
+    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    assert block.cell(method, "gsm8k") is None
+    cell_id = write_cell(tmp_path, arm(method, **at))
+    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    assert len(block.arms) == 2
+    for arms in (block.arms, block.arms[::-1]):  # folders come in the order of their hashes
+        found = replace(block, arms=arms).cell(method, "gsm8k")
+        assert found is not None
+        assert found.record.cell_id == cell_id
+
+
+def test_eagle3_at_another_shape_never_fills_table5(tmp_path, capsys) -> None:
+    write_cell(tmp_path, arm("eagle3", model="llama31_8b", benchmark="gsm8k", shape=(5, 1, 6)))
+    table = rows(printed(capsys, "table5", "--results", str(tmp_path), "--model", "llama31_8b", "--format", "md"))
+    assert table[1:] == [["Llama-3.1-8B", "missing", "missing", "missing"]]
+
+
+def test_the_papers_grader_judges_the_cell_of_the_row_above(tmp_path, capsys) -> None:
+    """Not the same method at another d, which may have other answers."""
+    at = {"model": "llama31_8b", "benchmark": "gsm8k"}
+    wrong = [Item(TOKENS, 1.2, 20, correct=False)] * N
+    for spec in (arm("vanilla", **at), arm("eagle3", **at), arm("combined", **at)):
+        write_cell(tmp_path, spec)
+    for d in (0.2, 0.3, 0.4):  # several, so that one of them comes first whatever the hashes
+        write_cell(tmp_path, arm("combined", d=d, **at).with_(items=wrong))
+    table = rows(printed(capsys, "table1", "--results", str(tmp_path), "--model", "llama31_8b", "--format", "md"))
+    assert next(point(row[4]) for row in table if row[1] == "AdaptiveSpec (Combined), paper's grader") == "120"
+
+
+def test_the_demos_cells_stand_at_their_own_kappa_and_d(tmp_path, capsys, cell_of) -> None:
+    for method in ARMS:
+        cell = cell_of(f"method={method}").method
+        kappa, d = (cell["accept"] or {}).get("kappa"), (cell["tree"] or {}).get("d")
+        demo = {"model": "smollm2_135m", "benchmark": "demo", "device": "cpu", "machine": MACHINE}
+        write_cell(tmp_path, arm(method, kappa=kappa, d=d, **demo))
+    text = printed(capsys, "table1", "--results", str(tmp_path), "--model", "smollm2_135m", "--format", "csv")
+    speedups = {
+        line["row"].partition(" / ")[2]: line["value"]
+        for line in csv.DictReader(io.StringIO(text))
+        if (line["group"], line["metric"]) == ("demo", "speedup")
+    }
+    assert speedups["AdaptiveSpec (Dynamic-only)"] == "3"
+    assert speedups["AdaptiveSpec (Lossy-only)"] == "4"
+    assert speedups["AdaptiveSpec (Combined)"] == "5"
 
 
 def test_the_fastest_static_tree_is_named(tmp_path, capsys) -> None:
