@@ -65,9 +65,8 @@ class Arm:
     @cached_property
     def throughput_tok_s(self) -> float:
         """Tokens per second over all repeats."""
-        if self.record.engine["concurrency"] > 1:
-            return float(np.mean([cell.record.metrics["throughput_tok_s"] for cell in self.cells]))
-        return metrics.throughput_tok_s(pd.concat([cell.frame for cell in self.cells]))
+        frame = pd.concat([cell.frame for cell in self.cells])
+        return metrics.throughput_tok_s(frame, self.record.engine["concurrency"])
 
     def accuracy(self, grader: str = "correct") -> float | None:
         """Correct / all items, over all repeats; None where the benchmark has no such grader."""

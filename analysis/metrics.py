@@ -89,9 +89,23 @@ def item_row(line: Line) -> dict[str, Any]:
     }
 
 
-def throughput_tok_s(frame: pd.DataFrame) -> float:
-    """Output tokens per second of request time at concurrency 1, prefill included."""
-    return float(frame["output_tokens"].sum() / frame["latency_s"].sum())
+def throughput_tok_s(frame: pd.DataFrame, concurrency: int) -> float:
+    """Output tokens per second, prefill included: of request time at concurrency 1, of wall time above it."""
+    seconds = float(frame["latency_s"].sum()) if concurrency == 1 else wall_seconds(frame)
+    return float(frame["output_tokens"].sum()) / seconds
+
+
+def wall_seconds(frame: pd.DataFrame) -> float:
+    """Seconds from first request's start to last one's end, summed over server starts: a pause between two counts in neither."""
+    begins, ends = spans(frame)
+    servers = frame["server"]
+    return float((ends.groupby(servers).max() - begins.groupby(servers).min()).dt.total_seconds().sum())
+
+
+def spans(frame: pd.DataFrame) -> tuple[pd.Series[Any], pd.Series[Any]]:
+    """When each request began and ended, in microseconds as a record's metrics count them."""
+    begins = pd.to_datetime(frame["started_at"], utc=True, format="ISO8601")
+    return begins, begins + pd.to_timedelta(frame["latency_s"].round(6), unit="s")
 
 
 def tau(frame: pd.DataFrame) -> float:

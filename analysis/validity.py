@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.metrics import Line, committed_per_step, items, pooled_histogram, pooled_shapes
+from analysis.metrics import Line, committed_per_step, items, pooled_histogram, pooled_shapes, spans, throughput_tok_s
 from analysis.records import Record, id_digits
 
 TRUNCATED_ABOVE = 0.01
@@ -89,9 +89,8 @@ def metrics_match(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
         "prompt_tokens": int(frame["prompt_tokens"].sum()),
         "n_truncated": int((frame["finish_reason"] == "length").sum()),
         "accuracy": float(frame["correct"].eq(True).sum()) / record.cell["benchmark"]["n_items"],
+        "throughput_tok_s": throughput_tok_s(frame, record.engine["concurrency"]),
     }
-    if record.engine["concurrency"] == 1:
-        expected["throughput_tok_s"] = expected["output_tokens"] / float(frame["latency_s"].sum())
     if record.algorithm and (steps := frame["verify_steps"].sum()):
         expected["tau"] = expected["output_tokens"] / float(steps)
     wrong = [
@@ -133,8 +132,7 @@ def counters(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
 
 def overlapping(frame: pd.DataFrame) -> int:
     """How many requests began, on one server, before the one before had ended (with 50 ms grace: clocks are rounded)."""
-    begins = pd.to_datetime(frame["started_at"], utc=True, format="ISO8601")
-    ends = begins + pd.to_timedelta(frame["latency_s"], unit="s")
+    begins, ends = spans(frame)
     # By time, not by item: a request that failed once is answered after its successors.
     timed = pd.DataFrame({"server": frame["server"], "begin": begins, "end": ends}).sort_values("begin", kind="stable")
     last_end = timed.groupby("server")["end"].shift()

@@ -43,10 +43,17 @@ def measure(generations: Sequence[Line], grades: Sequence[Line], n_items: int, c
 
 
 def wall_seconds(generations: Sequence[Line]) -> float:
-    """Seconds from the first request's start to the last one's end: the denominator when requests overlap."""
-    starts = [datetime.fromisoformat(line["started_at"]) for line in generations]
-    ends = [start + timedelta(seconds=line["latency_s"]) for start, line in zip(starts, generations, strict=True)]
-    return (max(ends) - min(starts)).total_seconds()
+    """Seconds from first request's start to last one's end, summed over server starts: the denominator when requests overlap.
+
+    A pause between two servers (a kill and a resume, a restart after a fault) is no time in which the engine was measured.
+    """
+    spans: dict[str, tuple[datetime, datetime]] = {}
+    for line in generations:
+        start = datetime.fromisoformat(line["started_at"])
+        end = start + timedelta(seconds=line["latency_s"])
+        first, last = spans.get(line["server"], (start, end))
+        spans[line["server"]] = min(first, start), max(last, end)
+    return sum((last - first).total_seconds() for first, last in spans.values())
 
 
 def validity(metrics: Line, truncated_above: float = 0.01) -> Line:

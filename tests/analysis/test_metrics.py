@@ -1,5 +1,7 @@
 """Each metric's definition, on inputs whose right answer is known; the ids are those of reports by other projects' users."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from analysis import metrics, tracking
@@ -64,6 +66,37 @@ def test_r034_table_and_record_show_one_number(tmp_path) -> None:
         measure(list(arm.record.generations()), list(arm.record.grades()), 3, 1)["throughput_tok_s"],
     ):
         assert value == pytest.approx(128 / 2.8)
+
+
+def interrupted(cell) -> None:
+    """Two requests at once; after the first four a kill, and an hour later another server. Latencies are no round numbers."""
+    for index, line in enumerate(cell.lines):
+        begin = datetime(2026, 11, 30, hour=index // 4, second=index % 4 // 2, tzinfo=UTC)
+        line.update(server=f"server-{index // 4}", started_at=begin.isoformat(timespec="milliseconds"))
+    record = cell.record
+    record["metrics"] = measure(cell.lines, cell.grades, len(cell.lines), record["cell"]["engine"]["concurrency"])
+
+
+def test_a_pause_between_servers_slows_no_arm_above_concurrency_1(tmp_path) -> None:
+    for method, seconds in (("vanilla", 1 / 3), ("eagle3", 1 / 7)):
+        write_cell(tmp_path, Spec(method, [Item(latency_s=seconds)] * 8, engine={"concurrency": 2}), interrupted)
+    study = Study.load(tmp_path)
+    assert not study.problems
+    vanilla, eagle3 = sorted(study.arms, key=lambda arm: arm.record.method, reverse=True)
+    assert vanilla.throughput_tok_s == pytest.approx(8 * 41 / (2 * (1 + 1 / 3)), rel=1e-5)
+    speedup = study.speedup(eagle3)
+    assert isinstance(speedup, Estimate)
+    assert speedup.value == pytest.approx((1 + 1 / 3) / (1 + 1 / 7), rel=1e-5)
+
+
+def test_a_throughput_over_the_pause_has_no_row(tmp_path) -> None:
+    def slowed(cell) -> None:
+        interrupted(cell)
+        cell.record["metrics"]["throughput_tok_s"] = 8 * 41 / 3601
+
+    write_cell(tmp_path, Spec("vanilla", [Item()] * 8, engine={"concurrency": 2}), slowed)
+    (problem,) = Study.load(tmp_path).problems
+    assert "METRICS throughput_tok_s: 0.09" in problem.reason
 
 
 def test_step_cost_and_tau_make_the_speedup() -> None:

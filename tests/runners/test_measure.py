@@ -8,7 +8,7 @@ from runners.measure import measure, validity
 def line(tokens: int, seconds: float, steps: int | None, **more: object) -> dict:
     return {
         "output_tokens": tokens, "latency_s": seconds, "verify_steps": steps, "prompt_tokens": 10, "finish_reason": "stop",
-        "adaptivespec": None, "started_at": "2026-01-01T00:00:00.000+00:00", **more,
+        "adaptivespec": None, "started_at": "2026-01-01T00:00:00.000+00:00", "server": "first", **more,
     }  # fmt: skip
 
 
@@ -36,6 +36,15 @@ def test_vanilla_has_no_tau() -> None:
 def test_overlapping_requests_count_wall_time() -> None:
     lines = [line(100, 2.0, None), line(100, 2.0, None, started_at="2026-01-01T00:00:00.500+00:00")]
     assert measure(lines, [grade(True)] * 2, 2, 2)["throughput_tok_s"] == pytest.approx(200 / 2.5)
+
+
+def test_a_pause_between_two_servers_is_no_wall_time() -> None:
+    """A kill and a resume an hour later: what each server took counts, in whatever order the lines come."""
+    resumed = [
+        line(100, 2.0, None, server="second", started_at=f"2026-01-01T01:00:0{second}.000+00:00") for second in (1, 0)
+    ]
+    lines = [resumed[0], line(100, 2.0, None), resumed[1]]
+    assert measure(lines, [grade(True)] * 3, 3, 2)["request_s"] == pytest.approx(2.0 + 3.0)
 
 
 def test_r030_time_per_token_counts_tokens_not_chunks() -> None:
