@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import metrics
 from analysis.compare import differences
-from analysis.lossless import NEAR_TIE_NATS, judge
+from analysis.lossless import judge
 from analysis.records import Problem, Record, canonical
 from analysis.validity import Flag, frame_flags
 
@@ -75,8 +75,7 @@ def with_gate(cell: Checked, cells: Sequence[Checked]) -> Checked:
     common = cell.frame.index.intersection(base.frame.index)
     if (cell.frame["ids_sha256"].loc[common] == base.frame["ids_sha256"].loc[common]).all():
         return cell
-    near_tie_nats = (record.provenance["config"].get("lossless") or {}).get("near_tie_nats", NEAR_TIE_NATS)
-    verdict = judge(record, base.record, near_tie_nats)
+    verdict = judge(record, base.record)
     detail = f"{len(verdict.differing)}/{verdict.n_items} outputs differ from vanilla's ({verdict.word})"
     flag = Flag("NOT_LOSSLESS" if verdict.word == "violation" else "DIVERGED", detail, verdict.word == "violation")
     return cell.with_flag(flag)

@@ -1,6 +1,6 @@
 """Is a strict arm's output vanilla's, token by token? If not: where it first differs, and whether that was a near-tie.
 
-    python -m analysis.lossless --results results/runs --near-tie-nats 0.1
+    python -m analysis.lossless --results results/runs
 
 Whole outputs are compared, never a prefix of them. A pair that differs in anything but the method gets no verdict. Gaps between
 the target's two best tokens come from `lossless.jsonl` (docs/data.md); without one, a divergence is of unknown kind.
@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from analysis import configured
 from analysis.compare import differences
 from analysis.records import Record, load, read_lines
 from analysis.render import Grid, render
-
-NEAR_TIE_NATS = 0.1
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,29 @@ def compare_outputs(
 def classify(item: str, position: int, lengths: tuple[int, int], gap: float | None, near_tie_nats: float) -> Difference:
     """Name a divergence by the gap between the target's two best tokens there."""
     length = f"DIFFERENT LENGTH {lengths[0]} against {lengths[1]}, " if lengths[0] != lengths[1] else ""
-    if gap is None:
+    if gap is None and near_tie_nats > 0:
         return Difference(
             item, position, "unknown", f"{length}first at {position}; gap not measured (lossless.check=on)"
         )
-    kind = "near-tie" if gap < near_tie_nats else "violation"
-    return Difference(item, position, kind, f"{length}first at {position}; top-2 gap {gap:.4f} nats: {kind}")
+    kind = "near-tie" if gap is not None and gap < near_tie_nats else "violation"
+    size = "gap not measured, and none is small enough" if gap is None else f"top-2 gap {gap:.4f} nats"
+    return Difference(item, position, kind, f"{length}first at {position}; {size}: {kind}")
 
 
-def judge(record: Record, vanilla: Record, near_tie_nats: float = NEAR_TIE_NATS) -> Verdict:
+def tolerance(record: Record, asked: float | None = None) -> float:
+    """Top-2 gap in nats below which a divergence is a near-tie: the asked one, else the run's own, else conf's. None in float32.
+
+    Two bfloat16 logits are often equal or one step apart, so that rounding decides; in float32 arms must be identical.
+    """
+    if record.engine["dtype"] == "float32":
+        return 0.0
+    if asked is not None:
+        return asked
+    settings = record.provenance["config"].get("lossless") or configured.node("config")["lossless"]
+    return float(settings["near_tie_nats"])
+
+
+def judge(record: Record, vanilla: Record, near_tie_nats: float | None = None) -> Verdict:
     """Compare two records. Refused where they differ in anything but the method, or the arm is not strict."""
     if record.rule != "strict":
         return Verdict("refused", 0, reason=f"rule {record.rule} may change outputs")
@@ -94,7 +107,7 @@ def judge(record: Record, vanilla: Record, near_tie_nats: float = NEAR_TIE_NATS)
         return Verdict("refused", 0, reason="; ".join(controlled))
     ours, theirs = ({line["item"]: line["output_ids"] for line in one.generations()} for one in (record, vanilla))
     gaps = {(line["item"], line["position"]): line["gap_nats"] for line in read_lines(record.folder / "lossless.jsonl")}
-    return compare_outputs(ours, theirs, gaps, near_tie_nats)
+    return compare_outputs(ours, theirs, gaps, tolerance(record, near_tie_nats))
 
 
 def find_vanilla(record: Record, records: Sequence[Record]) -> Record | None:
@@ -108,7 +121,7 @@ def find_vanilla(record: Record, records: Sequence[Record]) -> Record | None:
 
 
 def verdicts(
-    records: Sequence[Record], cell_ids: Sequence[str] | None, near_tie_nats: float
+    records: Sequence[Record], cell_ids: Sequence[str] | None, near_tie_nats: float | None
 ) -> list[tuple[Record, Verdict]]:
     """Judge every strict speculative record, or those of `cell_ids`."""
     strict = [
@@ -151,7 +164,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results/runs"), metavar="DIR")
     parser.add_argument("--cells", help="only these cell ids, comma-separated")
     parser.add_argument(
-        "--near-tie-nats", type=float, default=NEAR_TIE_NATS, help="a divergence below this top-2 gap is a near-tie"
+        "--near-tie-nats",
+        type=float,
+        help="a divergence below this top-2 gap is a near-tie, in float32 none is; default: lossless.near_tie_nats of the run",
     )
     arguments = parser.parse_args(argv)
     try:

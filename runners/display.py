@@ -91,7 +91,7 @@ def row(outcome: Outcome, results_dir: Path) -> str:
     return f"{name} {metrics['throughput_tok_s']:8.1f} tok/s  tau {tau}  accuracy {100 * metrics['accuracy']:5.1f} %  {path}"
 
 
-def analyse(module: str, *arguments: str) -> None:
-    """Run a program of the analysis: it is one of its own, so that it can be run again without this one."""
+def analyse(module: str, *arguments: str) -> int:
+    """Run a program of the analysis and return its exit status: it is one of its own, so that it can be run again without this one."""
     sys.stdout.flush()
-    subprocess.run([sys.executable, "-m", f"analysis.{module}", *arguments], check=False)
+    return subprocess.run([sys.executable, "-m", f"analysis.{module}", *arguments], check=False).returncode

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from runners.group import GroupRunner, Outcome
+from runners.group import FAULTS, GroupRunner, Outcome
 from runners.resolve import Ready
 from runners.server import Server
 
@@ -31,20 +31,29 @@ class Divergence:
     """Output tokens before it, the same in both."""
 
 
-def check(outcomes: Sequence[Outcome], runner: GroupRunner) -> list[str]:
-    """Compare all strict arms that have their vanilla among `outcomes`, write the gaps, return the ids of the arms compared."""
+def check(outcomes: Sequence[Outcome], runner: GroupRunner) -> tuple[list[str], list[str]]:
+    """Compare all strict arms that have their vanilla among `outcomes` and write the gaps.
+
+    Returns the ids of the arms compared, and why the gaps of some of them could not be measured.
+    """
     measured = [outcome.ready for outcome in outcomes if outcome.ready is not None and outcome.record is not None]
     vanilla = {counterpart_key(ready): ready for ready in measured if not ready.cell.speculative}
-    compared = []
+    compared, failures = [], []
     for ready in measured:
         base = vanilla.get(counterpart_key(ready))
         if not ready.cell.speculative or ready.cell.method["accept"]["rule"] != "strict" or base is None:
             continue
         compared.append(ready.id)
         found = divergences(runner.folder(base).generations(), runner.folder(ready).generations())
-        gaps = measure_gaps(base, found, runner) if found else []
+        try:
+            gaps = measure_gaps(base, found, runner) if found else []
+        except FAULTS as error:
+            failures.append(
+                f"no gaps of {ready.cell.label}, the same command tries again: {type(error).__name__}: {error}"
+            )
+            continue
         runner.folder(ready).write("lossless.jsonl", "".join(json.dumps(gap) + "\n" for gap in gaps))
-    return compared
+    return compared, failures
 
 
 def counterpart_key(ready: Ready) -> str:

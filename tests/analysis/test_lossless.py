@@ -17,10 +17,10 @@ def outputs(tail: int = END) -> list[Item]:
 
 
 def pair(
-    tmp_path, method: str = "eagle3", tail: int = 51, gap: float | None = None, **changes
+    tmp_path, method: str = "eagle3", tail: int = 51, gap: float | None = None, dtype: str = "bfloat16", **changes
 ) -> tuple[Record, Record]:
-    vanilla = write_cell(tmp_path, Spec("vanilla", outputs(51)))
-    arm = write_cell(tmp_path, Spec(method, outputs(tail), **changes))
+    vanilla = write_cell(tmp_path, Spec("vanilla", outputs(51), engine={"dtype": dtype}))
+    arm = write_cell(tmp_path, Spec(method, outputs(tail), **{"engine": {"dtype": dtype}, **changes}))
     if gap is not None:
         line = {"item": "demo/5", "position": len(LONG) - 1, "gap_nats": gap}
         (tmp_path / arm / "lossless.jsonl").write_text(json.dumps(line) + "\n")
@@ -41,6 +41,19 @@ def test_r052_a_late_difference_is_seen(tmp_path) -> None:
 @pytest.mark.parametrize(("gap", "word"), [(0.03, "near-ties only"), (0.5, "violation")])
 def test_the_top2_gap_tells_near_tie_from_violation(tmp_path, gap: float, word: str) -> None:
     assert judge(*pair(tmp_path, tail=52, gap=gap)).word == word
+
+
+@pytest.mark.parametrize(("settings", "word"), [(0.01, "violation"), (0.3, "near-ties only"), (None, "near-ties only")])
+def test_the_runs_own_tolerance_counts_else_confs(tmp_path, settings: float | None, word: str) -> None:
+    config = {} if settings is None else {"lossless": {"check": True, "near_tie_nats": settings}}
+    assert judge(*pair(tmp_path, tail=52, gap=0.2, provenance={"config": config})).word == word
+    assert main(["--results", str(tmp_path)]) == (word == "violation"), "the command alone judges as the run did"
+
+
+@pytest.mark.parametrize("gap", [0.0, None])
+def test_in_float32_nothing_is_a_near_tie(tmp_path, gap: float | None) -> None:
+    assert judge(*pair(tmp_path, tail=52, gap=gap, dtype="float32")).word == "violation"
+    assert main(["--results", str(tmp_path), "--near-tie-nats", "0.3"]) == 1
 
 
 def test_a_gap_at_another_position_says_nothing(tmp_path) -> None:

@@ -30,6 +30,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         (["benchmark.protocol=other"], ["other", "default"]),
         (["engine.device=tpu"], ["engine.device=tpu"]),
         (["references=maybe"], ["references=maybe"]),
+        (["lossless.check=maybe", "dry_run=true"], ["lossless.check=maybe", "on or off"]),
         (["model.max_new_tokens=0"], ["model.max_new_tokens=0"]),
     ],
 )
