@@ -43,27 +43,47 @@ def main() -> None:
         sys.exit(f"evaluators.regrade: {error}")
 
 
-def regrade(folder: Path, paths: Mapping[str, str], *, workers: int, allow_unconfined: bool = False) -> str:
+def regrade(
+    folder: Path,
+    paths: Mapping[str, str],
+    *,
+    workers: int,
+    allow_unconfined: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> str:
     """Bring one cell to this grader's version and say what changed; raises ProblemError, SandboxError.
 
     `paths`: files of problems by benchmark name, for those that the cell's own configuration does not find.
+    `settings`: another `benchmark.grading` than the one it was graded with.
     """
     with FileLock(folder / ".lock"):
         record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
         old = _lines(folder / "grades.jsonl")
         new = old
-        if any(line["grader_version"] != GRADER_VERSION for line in old):
+        benchmark = _benchmark(record, paths)
+        settings = settings or benchmark["grading"]
+        if settings != benchmark["grading"] or any(line["grader_version"] != GRADER_VERSION for line in old):
             answers = _answers(record, _lines(folder / "generations.jsonl"), paths)
-            limits = {record["cell"]["benchmark"]["name"]: _benchmark(record, paths)["grading"]}
+            limits = {benchmark["name"]: settings}
             graded = grade(answers, workers=workers, allow_unconfined=allow_unconfined, limits=limits)
             new = [asdict(result) for result in graded]
             _keep(folder, old)
             _write(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in new))
-        before = record["metrics"]["accuracy"]
+        before = dict(record["metrics"])
+        if settings != benchmark["grading"]:
+            record["provenance"]["config"]["benchmark"]["grading"] = settings
         record["metrics"] |= accuracies(new, record["metrics"]["n_items"])
         _write(folder / "record.json", json.dumps(record, indent=1, ensure_ascii=False))
-    changed = sum(first["correct"] != second["correct"] for first, second in zip(old, new, strict=True))
-    return f"{folder.name}: {changed} verdicts changed, accuracy {before:.4f} -> {record['metrics']['accuracy']:.4f}"
+    changed = sum(
+        any(first[grader] != second[grader] for grader in ("correct", "paper_correct"))
+        for first, second in zip(old, new, strict=True)
+    )
+    shown = [
+        f"{name} {before[name]:.4f} -> {record['metrics'][name]:.4f}"
+        for name in ("accuracy", "accuracy_paper")
+        if None not in (before[name], record["metrics"][name])
+    ]
+    return f"{folder.name}: {changed} verdicts changed, {', '.join(shown)}"
 
 
 def accuracies(grades: Sequence[Line], n_items: int) -> Line:

@@ -16,6 +16,8 @@ from typing import Any
 import requests
 
 from evaluators.grading import Answer, grade
+from evaluators.problems import ProblemError
+from evaluators.regrade import regrade
 from runners.cell import SCHEMA, Cell
 from runners.client import generate, sampling_params
 from runners.display import Display
@@ -92,7 +94,24 @@ class GroupRunner:
         if other:
             reason = f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
             return self.display.finished(Outcome(ready.cell, ready, None, reason))
-        return self.display.finished(Outcome(ready.cell, ready, record), cached=True) if record else None
+        if record is None:
+            return None
+        try:
+            record = self.graded_as_asked(ready, record)
+        except (ProblemError, RuntimeError) as error:
+            return self.display.finished(Outcome(ready.cell, ready, None, f"cannot be graded again: {error}"))
+        return self.display.finished(Outcome(ready.cell, ready, record), cached=True)
+
+    def graded_as_asked(self, ready: Ready, record: dict[str, Any]) -> dict[str, Any] | None:
+        """Grade a finished cell's outputs again where `benchmark.grading` is not what they were graded with: it is no part of the id."""
+        benchmark, grading = ready.cell.benchmark, self.settings.grading
+        if record["provenance"]["config"]["benchmark"]["grading"] == benchmark["grading"]:
+            return record
+        options = {"workers": grading["workers"], "allow_unconfined": grading["allow_unconfined"]}
+        folder, paths = self.folder(ready), {benchmark["name"]: benchmark["path"]}
+        told = regrade(folder.path, paths, **options, settings=benchmark["grading"])
+        self.display.note(f"  graded again, as benchmark.grading is another now: {told}")
+        return folder.record()
 
     def start(self, waiting: Sequence[Ready]) -> Server:
         """Return the server for these cells, not started yet."""

@@ -170,6 +170,22 @@ def test_a_cell_of_this_version_is_left_as_it_is(cell: Path, monkeypatch: pytest
     assert {path.name: path.read_bytes() for path in cell.glob("*.json*")} == files
 
 
+def test_other_settings_grade_anew_and_are_recorded(cell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    regrade(cell, {}, workers=2)
+    benchmark = json.loads((cell / "record.json").read_text())["provenance"]["config"]["benchmark"]
+    longer = {**benchmark["grading"], "math_s": 6}
+    used = []
+    monkeypatch.setattr(
+        "evaluators.regrade.grade", lambda *_, **options: used.append(options["limits"]) or grade(*_, **options)
+    )
+    for _ in range(2):  # the second call finds all done
+        assert "accuracy 0.5000 -> 0.5000" in regrade(cell, {}, workers=2, settings=longer)
+    assert used == [{"demo": longer}]
+    record = json.loads((cell / "record.json").read_text())
+    assert record["provenance"]["config"]["benchmark"] == {**benchmark, "grading": longer}
+    assert {path.name for path in cell.glob("grades.*.jsonl")} == {"grades.0.jsonl", f"grades.{GRADER_VERSION}.jsonl"}
+
+
 def test_other_problems_than_the_cells_own_are_refused(cell: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     write_lines(other, DEMO[:5])

@@ -102,6 +102,41 @@ def test_a_done_cell_starts_nothing(ready: Ready, tmp_path: Path, monkeypatch: p
     assert before.server_starts == 0
 
 
+def test_a_done_cell_is_graded_again_where_the_grading_asked_for_is_another(
+    resolve: Callable[..., Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready, legacy = (
+        resolve("method=vanilla", f"benchmark.grading.paper_legacy={value}") for value in ("false", "true")
+    )
+    assert ready.id == legacy.id
+    runner_with(["ok"], tmp_path, monkeypatch, ready).run([ready])
+    # What never calls its tests passes them: under the legacy grader only.
+    runner = runner_with([], tmp_path, monkeypatch, ready)
+    path = runner.folder(ready).generations_path
+    path.write_text(path.read_text().replace("The answer is 3.", "```python\\nx = 1\\n```"))
+    (outcome,) = runner.run([legacy])
+    assert outcome.record is not None
+    assert outcome.record["metrics"]["accuracy_paper"] == 1.0
+    assert "graded again" in capsys.readouterr().err
+    runner.run([legacy])
+    assert "graded again" not in capsys.readouterr().err
+
+
+def test_a_done_cell_that_cannot_be_graded_again_says_so(
+    resolve: Callable[..., Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, hasty = resolve("method=vanilla"), resolve("method=vanilla", "benchmark.grading.wall_s=1")
+    runner_with(["ok"], tmp_path, monkeypatch, ready).run([ready])
+
+    def refuse(*_: object, **__: object) -> str:
+        raise RuntimeError("nothing confines code here")
+
+    monkeypatch.setattr(group_module, "regrade", refuse)
+    (outcome,) = runner_with([], tmp_path, monkeypatch, ready).run([hasty])
+    assert outcome.record is None
+    assert "cannot be graded again: nothing confines code here" in str(outcome.failure)
+
+
 def test_r038_r039_what_warms_the_server_up_is_never_measured(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
