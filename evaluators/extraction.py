@@ -16,6 +16,8 @@ HASH_ANSWER = re.compile(
     r"^[^\w\s]*\s*[-+−]?[^\w\s]*\s*\d[^a-zA-Z]*(?:\s*(?!step)[a-zA-Z%/.*]+){0,3}[\s.*]*$", re.IGNORECASE
 )
 LEADING_NUMBER = re.compile(r"[^\w\s]*\s*[-+−]?[^\w\s]*\d")
+# What a person adds to a number: "5 apples (not 6)"; but "5 (or 6)" takes the answer back.
+REMARK = re.compile(r"\s+\((?!or\b)[a-z][^()]*\)")
 # Boxes that are joined like this are one answer: "$\boxed{1}$ and $\boxed{-2}$", "x = \boxed{1}, x = \boxed{2}".
 JOINT = re.compile(
     r"[\s$.]*(?:\\[)\]])?[\s$]*(?:,|;|&|and|or|,\s*and|,\s*or|\\text\{\s*(?:and|or)\s*\}|和|或|y|et|und|oder|o|ou)"
@@ -38,9 +40,10 @@ COPULA_END = re.compile(
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$(?!\s)([^$\n]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 BOLD = re.compile(r"\*\*(?!\s)([^*\n]+?)\*\*|__([^_\n]+?)__")
 GROUPED = r"(?:\d{1,3}(?:[,' \u00a0\u202f]\d{3})+(?!\d)|\d+)"
+FRACTION = r"(?: \d+/\d+(?![\w-])|\s?/\s?\d+)?"  # behind a whole number, or its denominator; not in "5 1/2-cup scoops"
 NUMBER = re.compile(
-    rf"(?:(?<=[\s(\[{{=:$€£¥₹*~≈])|^)[-+−–](?=[$€£¥₹\d.])\s?[$€£¥₹]?\s?{GROUPED}?(?:\.\d+)?"
-    rf"|[$€£¥₹]?{GROUPED}(?:\.\d+)?(?:\s?/\s?\d+)?|(?<![\d\w])\.\d+"
+    rf"(?:(?<=[\s(\[{{=:$€£¥₹*~≈])|^)[-+−–](?=[$€£¥₹\d.])\s?[$€£¥₹]?\s?{GROUPED}?(?:\.\d+)?{FRACTION}"
+    rf"|[$€£¥₹]?{GROUPED}(?:\.\d+)?{FRACTION}|(?<![\d\w])\.\d+"
 )
 # A number that has its line to itself, as an answer has that stands before its explanation.
 ALONE = re.compile(r"\W*\d[\d,.]*\W*(?:[^\W\d_]+\W*){0,2}")
@@ -74,7 +77,7 @@ def final_answer(text: str, *, numeric: bool) -> Found | None:
     filled = [box for box in boxes if box.content.strip(" $.")]
     hashed = list(_hashes(text))
     if hashed and (not filled or hashed[-1][0] > filled[-1].start):
-        return Found(hashed[-1][1], "hash")
+        return Found(REMARK.sub("", hashed[-1][1]) if numeric else hashed[-1][1], "hash")
     if filled:
         return Found(", ".join(_joint(filled, text)), "box")
     rest = text[boxes[-1].end :] if boxes else text  # an empty box takes back what was said before it

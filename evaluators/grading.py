@@ -19,7 +19,7 @@ from evaluators.problems import packaged
 from evaluators.thinking import strip_thinking
 
 # To be raised with every change that can change a grade: finished cells are then graded anew (evaluators.regrade).
-GRADER_VERSION = "2"
+GRADER_VERSION = "3"
 
 Limits = Mapping[str, Any]
 
