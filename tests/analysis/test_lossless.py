@@ -50,10 +50,10 @@ def test_the_runs_own_tolerance_counts_else_confs(tmp_path, settings: float | No
     assert main(["--results", str(tmp_path)]) == (word == "violation"), "the command alone judges as the run did"
 
 
-@pytest.mark.parametrize("gap", [0.0, None])
-def test_in_float32_nothing_is_a_near_tie(tmp_path, gap: float | None) -> None:
-    assert judge(*pair(tmp_path, tail=52, gap=gap, dtype="float32")).word == "violation"
-    assert main(["--results", str(tmp_path), "--near-tie-nats", "0.3"]) == 1
+@pytest.mark.parametrize(("gap", "word"), [(0.0005, "near-ties only"), (0.002, "violation"), (None, "unknown")])
+def test_in_float32_a_near_tie_is_one_within_its_rounding(tmp_path, gap: float | None, word: str) -> None:
+    assert judge(*pair(tmp_path, tail=52, gap=gap, dtype="float32"), near_tie_nats=0.3).word == word
+    assert main(["--results", str(tmp_path), "--near-tie-nats", "0.3"]) == (word == "violation")
 
 
 def test_a_gap_at_another_position_says_nothing(tmp_path) -> None:
