@@ -23,6 +23,7 @@ ENGINE_KEYS = (
     "device", "dtype", "attention_backend", "cuda_graph", "overlap_schedule", "radix_cache", "tp_size", "dp_size", "concurrency",
     "temperature", "warmup", "mem_fraction_static", "context_length", "threads", "server_args",
 )  # fmt: skip
+SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 # A sweep over shapes may begin with it, as in SGLang's bench_speculative.py: no drafts, the baseline.
 NO_TREE = [0, 0, 0]
 
@@ -43,10 +44,9 @@ class Cell:
     def from_config(cls, config: Node) -> Cell:
         """Make the cell that one job asks for. Raises UserError where a value is out of range."""
         method = clean_method(config["method"])
-        benchmark = {**config["benchmark"], "limit": positive("limit", config["limit"], optional=True)}
-        engine = {key: config["engine"][key] for key in ENGINE_KEYS}
-        if engine["dtype"] not in ("bfloat16", "float16", "float32"):
-            raise UserError(f"engine.dtype={engine['dtype']}: expected bfloat16, float16 or float32")
+        thinking = config["model"]["enable_thinking"]  # null: not told to the chat template
+        if thinking is not None:
+            thinking = boolean("model.enable_thinking", thinking)
         if method["algorithm"] and not (config["model"].get("draft") or {}).get("id"):
             raise UserError(
                 f"method={method['name']} needs a draft model, but model.draft is null: choose a model with one, set "
@@ -54,10 +54,10 @@ class Cell:
             )
         return cls(
             method=method,
-            model=config["model"],
-            benchmark=benchmark,
-            engine=engine,
-            trace=bool(config["trace"]) and method["algorithm"] == "ADAPTIVESPEC",
+            model={**config["model"], "enable_thinking": thinking},
+            benchmark=clean_benchmark({**config["benchmark"], "limit": config["limit"]}),
+            engine={key: config["engine"][key] for key in ENGINE_KEYS},
+            trace=boolean("trace", config["trace"]) and method["algorithm"] == "ADAPTIVESPEC",
             seed=non_negative("seed", config["seed"]),
         )
 
@@ -126,6 +126,27 @@ def clean_method(node: Node) -> dict[str, Any]:
     return {**method, "tree": tree, "accept": {"rule": "strict"}}
 
 
+def clean_benchmark(node: Node) -> dict[str, Any]:
+    """Check a benchmark node's numbers and switches."""
+    switches = {
+        name: {**protocol, "chat": boolean(f"benchmark.protocols.{name}.chat", protocol["chat"])}
+        for name, protocol in node["protocols"].items()
+    }
+    grading = dict(node["grading"])
+    if "paper_legacy" in grading:
+        grading["paper_legacy"] = boolean("benchmark.grading.paper_legacy", grading["paper_legacy"])
+    limit = positive("limit", node["limit"], optional=True)
+    return {**node, "limit": limit, "protocols": switches, "grading": grading}
+
+
+def clean_engine(node: Node) -> dict[str, Any]:
+    """Check a machine's engine node (`runners.cli.resolve_engine`)."""
+    if node["dtype"] not in ("bfloat16", "float16", "float32"):
+        raise UserError(f"engine.dtype={node['dtype']}: expected bfloat16, float16 or float32")
+    switches = ("cuda_graph", "overlap_schedule", "radix_cache")
+    return {**node, **{name: boolean(f"engine.{name}", node[name]) for name in switches}}
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: the text that is hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -152,3 +173,11 @@ def non_negative(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UserError(f"{name}={value!r}: expected a whole number, 0 or above")
     return value
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Read a switch. Hydra hands `on`, `off`, `yes` and `no` over as text, and to Python any text is true."""
+    switch = SWITCHES.get(str(value).lower())
+    if switch is None:
+        raise UserError(f"{name}={value!r}: expected true or false (on, off, yes and no will do)")
+    return switch

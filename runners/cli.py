@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import conf
-from runners.cell import Cell, clean_method, positive
+from runners.cell import Cell, boolean, clean_engine, clean_method, positive
 from runners.cluster import run_on_cluster
 from runners.display import Display, analyse
 from runners.errors import UserError
@@ -117,7 +117,7 @@ def raise_exit(*_: object) -> None:
 
 def run(asked: Asked) -> int | str:
     """Plan and run the asked cells; return the exit status."""
-    config = asked.config
+    config = clean_run(asked.config)
     if asked.errors and (not asked.cells or config["fail_fast"]):
         return "\n".join(f"Error: {error}" for error in asked.errors)
     if config["lossless"]["check"] not in (True, False, "on", "off"):
@@ -158,6 +158,14 @@ def run(asked: Asked) -> int | str:
     return report(errors, outcomes)
 
 
+def clean_run(config: dict[str, Any]) -> dict[str, Any]:
+    """Check what the whole run shares."""
+    switches = {name: boolean(name, config[name]) for name in ("dry_run", "fail_fast", "fresh_servers")}
+    grading = config["grading"]
+    unconfined = boolean("grading.allow_unconfined", grading["allow_unconfined"])
+    return {**config, **switches, "grading": {**grading, "allow_unconfined": unconfined}}
+
+
 def plan_hours(plan: Plan) -> str:
     """How long the plan takes, as far as that can be guessed."""
     guess = hours(plan.cells)
@@ -196,7 +204,7 @@ def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
             name: clean_method(plain_config(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")
         }
     repeats = positive("repeats", config["repeats"]) or 1
-    return make_plan(asked.cells, references, repeats, bool(config["fresh_servers"]))
+    return make_plan(asked.cells, references, repeats, config["fresh_servers"])
 
 
 def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
@@ -215,14 +223,16 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
         device = "cuda" if has_cuda else "cpu"
     on_gpu = device == "cuda"
     cuda_graph = engine["cuda_graph"]
-    return {
-        **engine,
-        "device": device,
-        "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
-        "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
-        "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
-        "threads": engine["threads"] or (None if on_gpu else psutil.cpu_count(logical=False)),
-    }
+    return clean_engine(
+        {
+            **engine,
+            "device": device,
+            "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
+            "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
+            "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
+            "threads": engine["threads"] or (None if on_gpu else psutil.cpu_count(logical=False)),
+        }
+    )
 
 
 def show_plan(plan: Plan, results_dir: Path) -> None:

@@ -70,11 +70,31 @@ def test_an_id_is_a_safe_folder_name() -> None:
         (["method=eagle3", "model.draft=null"], "model.draft is null"),
         (["method=eagle3", "method.accept.rule=margin"], "strict rule"),
         (["engine.dtype=int8"], "engine.dtype=int8"),
+        (["engine.cuda_graph=maybe"], "engine.cuda_graph='maybe': expected true or false"),
+        (["trace=2"], "trace=2"),
     ],
 )
 def test_bad_input_is_refused_with_the_value(cell_of: CellOf, overrides: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         cell_of(*overrides)
+
+
+@pytest.mark.parametrize("word", ["off", "no", "OFF", "false"])
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("engine.cuda_graph", "true"),
+        ("engine.radix_cache", "yes"),
+        ("engine.overlap_schedule", "on"),
+        ("trace", "true"),
+        ("benchmark.protocols.default.chat", "true"),
+        ("model.enable_thinking", "on"),
+    ],
+)
+def test_a_switch_that_is_off_in_any_word_is_off(cell_of: CellOf, name: str, word: str, other: str) -> None:
+    """Hydra hands all words but true and false over as text."""
+    off, on = cell_of(f"{name}=false"), cell_of(f"{name}=true")
+    assert cell_of(f"{name}={word}").key == off.key != on.key == cell_of(f"{name}={other}").key
 
 
 @pytest.mark.parametrize("shape", ["[3,1,4]", "[3,4,4]", "[7,1,8]", "[6,2,7]"])

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from runners.cli import clean_run, compose_config
+from runners.errors import UserError
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -40,6 +43,17 @@ def test_bad_input_ends_with_one_clear_message(arguments: list[str], told: list[
     assert "Traceback" not in done.stderr
     for words in told:
         assert words in done.stderr
+
+
+@pytest.mark.parametrize("name", ["dry_run", "fail_fast", "fresh_servers", "grading.allow_unconfined"])
+def test_a_runs_switch_that_is_off_in_any_word_is_off(name: str) -> None:
+    def read(value: str) -> object:
+        config = clean_run(compose_config(["engine.device=cpu", f"{name}={value}"]))
+        return config["grading"]["allow_unconfined"] if "." in name else config[name]
+
+    assert [read(value) for value in ("off", "no", "false", "on", "yes", "true")] == [False] * 3 + [True] * 3
+    with pytest.raises(UserError, match=f"{name}='maybe': expected true or false"):
+        read("maybe")
 
 
 def test_a_draft_folder_without_weights_is_named(tmp_path: Path) -> None:
