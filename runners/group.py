@@ -15,7 +15,8 @@ from typing import Any
 
 import requests
 
-from evaluators.grading import Answer, grade
+from evaluators import sandbox
+from evaluators.grading import Answer, grade, is_code
 from evaluators.problems import ProblemError
 from evaluators.regrade import regrade
 from runners.cell import SCHEMA, Cell
@@ -67,19 +68,20 @@ class GroupRunner:
         outcomes: dict[str, Outcome | None] = {ready.id: self.finished(ready) for ready in readies}
         attempts = dict.fromkeys(outcomes, 0)
         while waiting := [ready for ready in readies if outcomes[ready.id] is None]:
+            if self.settings.fail_fast and any(outcome and outcome.failure for outcome in outcomes.values()):
+                break
             current = waiting[0]
             try:
                 with self.start(waiting) as server:
                     for current in waiting:
                         outcomes[current.id] = self.display.finished(self.measure_cell(server, current))
+            except UserError as error:  # the person's to mend: another try would end the same
+                outcomes[current.id] = self.failed(current, str(error))
             except FAULTS as error:
                 attempts[current.id] += 1
                 self.keep_fault(current, error)
                 if attempts[current.id] >= self.settings.attempts:
-                    failed = Outcome(current.cell, current, None, f"{type(error).__name__}: {error}")
-                    outcomes[current.id] = self.display.finished(failed)
-                    if self.settings.fail_fast:
-                        break
+                    outcomes[current.id] = self.failed(current, f"{type(error).__name__}: {error}")
         return [outcome for outcome in outcomes.values() if outcome is not None]
 
     def folder(self, ready: Ready) -> CellFolder:
@@ -93,14 +95,17 @@ class GroupRunner:
         other = differing_origin(folder)
         if other:
             reason = f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
-            return self.display.finished(Outcome(ready.cell, ready, None, reason))
-        if record is None:
-            return None
+            return self.failed(ready, reason)
         try:
-            record = self.graded_as_asked(ready, record)
+            if record is not None:
+                record = self.graded_as_asked(ready, record)
+                return self.display.finished(Outcome(ready.cell, ready, record), cached=True)
+            check_sandbox(ready, self.settings.grading)
         except (ProblemError, RuntimeError) as error:
-            return self.display.finished(Outcome(ready.cell, ready, None, f"cannot be graded again: {error}"))
-        return self.display.finished(Outcome(ready.cell, ready, record), cached=True)
+            return self.failed(ready, f"cannot be graded again: {error}")
+        except UserError as error:
+            return self.failed(ready, str(error))
+        return None
 
     def graded_as_asked(self, ready: Ready, record: dict[str, Any]) -> dict[str, Any] | None:
         """Grade a finished cell's outputs again where `benchmark.grading` is not what they were graded with: it is no part of the id."""
@@ -112,6 +117,10 @@ class GroupRunner:
         told = regrade(folder.path, paths, **options, settings=benchmark["grading"])
         self.display.note(f"  graded again, as benchmark.grading is another now: {told}")
         return folder.record()
+
+    def failed(self, ready: Ready, reason: str) -> Outcome:
+        """Say that a cell failed, and why."""
+        return self.display.finished(Outcome(ready.cell, ready, None, reason))
 
     def start(self, waiting: Sequence[Ready]) -> Server:
         """Return the server for these cells, not started yet."""
@@ -238,6 +247,16 @@ def differing_origin(folder: CellFolder) -> str | None:
         "; ".join(f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key])
         or None
     )
+
+
+def check_sandbox(ready: Ready, grading: Mapping[str, Any]) -> None:
+    """Raise UserError where the cell's outputs could not be graded: told now, not after the hours that they take."""
+    name, problems = ready.cell.benchmark["name"], [prompt.problem for prompt in ready.prompts]
+    if any(is_code(Answer(name, problem.id, problem.gold, "", None, problem.extra)) for problem in problems):
+        try:
+            sandbox.require(allow_unconfined=grading["allow_unconfined"])
+        except sandbox.SandboxError as error:
+            raise UserError(str(error)) from error
 
 
 def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], settings: Settings) -> dict[str, Any]:

@@ -1,14 +1,18 @@
 """A misbehaving engine: what is made is kept, the sweep goes on, the reason is on disk. (The real server: test_end_to_end.)"""
 
+import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluators import sandbox
 from runners import group as group_module
 from runners.cli import report
 from runners.display import Display
+from runners.errors import UserError
 from runners.group import GroupRunner, Settings
 from runners.provenance import describe_packages
 from runners.resolve import Ready, Resolver
@@ -172,6 +176,60 @@ def test_r106_fail_fast_stops_at_the_first_failure(
     outcomes = runner.run(three)
     assert [outcome.ready.id for outcome in outcomes if outcome.failure] == [three[0].id]
     assert (len(outcomes), runner.server_starts, report([], outcomes)) == (1, 1, 1)
+
+
+def nothing_confines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "supported", lambda: False)
+    sandbox.require.cache_clear()
+
+
+def test_code_that_could_not_be_graded_is_not_generated(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_confines(monkeypatch)
+    runner = runner_with([], tmp_path, monkeypatch, three[0])
+    assert all("Nothing here confines model-written code" in str(outcome.failure) for outcome in runner.run(three))
+    assert runner.server_starts == 0
+
+
+def test_a_done_cell_of_code_is_read_where_nothing_confines(
+    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_with(["ok"], tmp_path, monkeypatch, ready)
+    runner.run([ready])
+    nothing_confines(monkeypatch)
+    (outcome,) = runner.run([ready])
+    assert outcome.record is not None
+
+
+def test_what_the_person_must_mend_fails_its_cell_alone(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded = iter([UserError("the grader broke"), None, None])
+
+    def grade_cell(*_: object) -> list[dict[str, Any]]:
+        if error := next(graded):
+            raise error
+        return real(*_)  # type: ignore[arg-type]
+
+    real = group_module.grade_cell
+    monkeypatch.setattr(group_module, "grade_cell", grade_cell)
+    runner = runner_with(["ok", "ok"], tmp_path, monkeypatch, three[0])
+    outcomes = runner.run(three)
+    assert [outcome.failure for outcome in outcomes] == ["the grader broke", None, None]
+    assert len(runner.folder(three[0]).generations()) == 1, "what was generated is kept"
+
+
+def test_a_port_in_use_fails_the_groups_cells_and_not_the_sweep(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_with(["ok"] * 3, tmp_path, monkeypatch, three[0])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        runner.settings = replace(runner.settings, port=taken.getsockname()[1])
+        outcomes = runner.run(three)
+    assert [str(outcome.failure).partition("=")[0] for outcome in outcomes] == ["engine.port"] * 3
 
 
 def test_r118_repeats_are_generated_and_stored_apart(
