@@ -91,18 +91,11 @@ class GroupRunner:
     def finished(self, ready: Ready) -> Outcome | None:
         """Return the outcome of a cell that is done, or that must not be mixed with what lies there; None to run it."""
         folder = self.folder(ready)
-        record = folder.record()
-        other = differing_origin(folder)
-        if other:
-            reason = f"{folder.path} was measured elsewhere ({other}): neither reused nor mixed. Use another results_dir, or remove the folder"
-            return self.failed(ready, reason)
         try:
-            if record is not None:
-                record = self.graded_as_asked(ready, record)
-                return self.display.finished(Outcome(ready.cell, ready, record), cached=True)
+            check_origin(folder)
+            if record := folder.record():
+                return self.display.finished(Outcome(ready.cell, ready, self.graded_as_asked(ready, record)), cached=True)
             check_sandbox(ready, self.settings.grading)
-        except (ProblemError, RuntimeError) as error:
-            return self.failed(ready, f"cannot be graded again: {error}")
         except UserError as error:
             return self.failed(ready, str(error))
         return None
@@ -114,7 +107,10 @@ class GroupRunner:
             return record
         options = {"workers": grading["workers"], "allow_unconfined": grading["allow_unconfined"]}
         folder, paths = self.folder(ready), {benchmark["name"]: benchmark["path"]}
-        told = regrade(folder.path, paths, **options, settings=benchmark["grading"])
+        try:
+            told = regrade(folder.path, paths, **options, settings=benchmark["grading"])
+        except (ProblemError, sandbox.SandboxError) as error:
+            raise UserError(f"cannot be graded again: {error}") from error
         self.display.note(f"  graded again, as benchmark.grading is another now: {told}")
         return folder.record()
 
@@ -133,6 +129,7 @@ class GroupRunner:
     def measure_cell(self, server: Server, ready: Ready) -> Outcome:
         """Generate what is missing, grade, and write the record last."""
         with self.folder(ready).claim() as folder:
+            check_origin(folder)  # again: the claim may have been another machine's until now
             record = folder.record()
             if record is None:
                 folder.write("origin.json", json.dumps(origin(), indent=1))
@@ -237,16 +234,18 @@ def origin() -> dict[str, Any]:
     }
 
 
-def differing_origin(folder: CellFolder) -> str | None:
-    """Name how a folder's origin differs from this machine; None where it does not or is not known."""
+def check_origin(folder: CellFolder) -> None:
+    """Raise UserError where what lies in the folder is from another machine; what is from an unknown one passes."""
     path = folder.path / "origin.json"
     if not path.is_file():
-        return None
+        return
     theirs, ours = json.loads(path.read_text()), origin()
-    return (
-        "; ".join(f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key])
-        or None
-    )
+    other = [f"{key}: {theirs.get(key)} there, {ours[key]} here" for key in ours if theirs.get(key) != ours[key]]
+    if other:
+        raise UserError(
+            f"{folder.path} was measured elsewhere ({'; '.join(other)}): neither reused nor mixed. Use another results_dir, "
+            "or remove the folder"
+        )
 
 
 def check_sandbox(ready: Ready, grading: Mapping[str, Any]) -> None:

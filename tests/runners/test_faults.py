@@ -1,5 +1,6 @@
 """A misbehaving engine: what is made is kept, the sweep goes on, the reason is on disk. (The real server: test_end_to_end.)"""
 
+import json
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,10 @@ from runners import group as group_module
 from runners.cli import report
 from runners.display import Display
 from runners.errors import UserError
-from runners.group import GroupRunner, Settings
+from runners.group import GroupRunner, Outcome, Settings
 from runners.provenance import describe_packages
 from runners.resolve import Ready, Resolver
+from runners.server import Server
 from tests.runners.test_server import FakeSpec, info
 
 
@@ -35,8 +37,6 @@ def runner_with(
     modes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: Ready, **more: Any
 ) -> GroupRunner:
     """A runner whose successive server starts behave as `modes` says."""
-    import json
-
     remaining = iter(modes)
     told = json.dumps(info(model_path=str(ready.target.path), dtype="float32"))
 
@@ -86,16 +86,43 @@ def test_a_cell_fails_after_its_attempts_with_the_reason(
     assert runner.folder(ready).status() != "done"
 
 
+ANOTHER = {"cpu": "another", "cores": 2, "gpu": [], "driver": None, "torch": "2"}
+
+
 def test_another_machines_cell_is_neither_reused_nor_mixed(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner_with(["ok"], tmp_path, monkeypatch, ready).run([ready])
-    monkeypatch.setattr(
-        group_module, "origin", lambda: {"cpu": "another", "cores": 2, "gpu": [], "driver": None, "torch": "2"}
-    )
+    monkeypatch.setattr(group_module, "origin", lambda: ANOTHER)
     (outcome,) = runner_with([], tmp_path, monkeypatch, ready).run([ready])
     assert outcome.record is None
     assert "neither reused nor mixed" in str(outcome.failure)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_cell_that_another_machine_began_while_ours_waited_is_not_mixed_either(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """All cells are looked at when the group starts; the second one's turn, and claim, come later."""
+    runner = runner_with(["ok", "ok"], tmp_path, monkeypatch, three[0])
+    theirs = runner.folder(three[1])
+    measure_cell = runner.measure_cell
+
+    def overtaken(server: Server, ready: Ready) -> Outcome:
+        if ready is three[0]:
+            with theirs.claim():
+                theirs.write("origin.json", json.dumps(ANOTHER))
+                theirs.append({"index": 0, "prompt_sha256": ready.prompts[0].sha256, "text": "theirs"})
+                if done:
+                    theirs.write("record.json", "{}")
+        return measure_cell(server, ready)
+
+    monkeypatch.setattr(runner, "measure_cell", overtaken)
+    failures = [outcome.failure for outcome in runner.run(three)]
+    assert failures[0] is failures[2] is None
+    assert "neither reused nor mixed" in str(failures[1])
+    assert [line["text"] for line in theirs.generations()] == ["theirs"]
+    assert json.loads((theirs.path / "origin.json").read_text()) == ANOTHER
 
 
 def test_a_done_cell_starts_nothing(ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
