@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adaptivespec.checks import check_number
 from adaptivespec.options import Options
 from adaptivespec.shape import TreeShape
 from runners.errors import UserError
@@ -44,9 +45,6 @@ class Cell:
     def from_config(cls, config: Node) -> Cell:
         """Make the cell that one job asks for. Raises UserError where a value is out of range."""
         method = clean_method(config["method"])
-        thinking = config["model"]["enable_thinking"]  # null: not told to the chat template
-        if thinking is not None:
-            thinking = boolean("model.enable_thinking", thinking)
         if method["algorithm"] and not (config["model"].get("draft") or {}).get("id"):
             raise UserError(
                 f"method={method['name']} needs a draft model, but model.draft is null: choose a model with one, set "
@@ -54,7 +52,7 @@ class Cell:
             )
         return cls(
             method=method,
-            model={**config["model"], "enable_thinking": thinking},
+            model=clean_model(config["model"]),
             benchmark=clean_benchmark({**config["benchmark"], "limit": config["limit"]}),
             engine={key: config["engine"][key] for key in ENGINE_KEYS},
             trace=boolean("trace", config["trace"]) and method["algorithm"] == "ADAPTIVESPEC",
@@ -126,23 +124,59 @@ def clean_method(node: Node) -> dict[str, Any]:
     return {**method, "tree": tree, "accept": {"rule": "strict"}}
 
 
+def clean_model(node: Node) -> dict[str, Any]:
+    """Check a model node; its guesses (`typical`, `parameters`) may be null or missing."""
+    positive("model.max_new_tokens", node.get("max_new_tokens"), optional=True)
+    typical = node.get("typical") or {}
+    guesses = {"parameters": node.get("parameters"), **{f"typical.{name}": value for name, value in typical.items()}}
+    for name, value in guesses.items():
+        if value is not None:
+            number(f"model.{name}", value, above=0)
+    thinking = node.get("enable_thinking")  # null: the chat template is not told
+    return {**node, "enable_thinking": None if thinking is None else boolean("model.enable_thinking", thinking)}
+
+
 def clean_benchmark(node: Node) -> dict[str, Any]:
-    """Check a benchmark node's numbers and switches."""
-    switches = {
-        name: {**protocol, "chat": boolean(f"benchmark.protocols.{name}.chat", protocol["chat"])}
-        for name, protocol in node["protocols"].items()
-    }
+    """Check a benchmark node."""
+    protocol_of(node)
+    protocols = {}
+    for name, protocol in node["protocols"].items():
+        where = f"benchmark.protocols.{name}"
+        positive(f"{where}.max_new_tokens", protocol["max_new_tokens"])
+        protocols[name] = {**protocol, "chat": boolean(f"{where}.chat", protocol["chat"])}
     grading = dict(node["grading"])
     if "paper_legacy" in grading:
         grading["paper_legacy"] = boolean("benchmark.grading.paper_legacy", grading["paper_legacy"])
+    positive("benchmark.source.count", node["source"]["count"], optional=True)
     limit = positive("limit", node["limit"], optional=True)
-    return {**node, "limit": limit, "protocols": switches, "grading": grading}
+    return {**node, "limit": limit, "protocols": protocols, "grading": grading}
+
+
+def protocol_of(benchmark: Node) -> Node:
+    """Return the settings of the benchmark's chosen protocol."""
+    name, known = benchmark["protocol"], benchmark["protocols"]
+    if name not in known:
+        raise UserError(f"benchmark.protocol={name}: {benchmark['name']} knows {', '.join(sorted(known))}")
+    protocol: Node = known[name]
+    return protocol
 
 
 def clean_engine(node: Node) -> dict[str, Any]:
-    """Check a machine's engine node (`runners.cli.resolve_engine`)."""
+    """Check an engine node that is resolved for a machine (`runners.cli.resolve_engine`)."""
     if node["dtype"] not in ("bfloat16", "float16", "float32"):
         raise UserError(f"engine.dtype={node['dtype']}: expected bfloat16, float16 or float32")
+    for name in ("concurrency", "tp_size", "dp_size"):
+        positive(f"engine.{name}", node[name])
+    for name in ("context_length", "threads", "port"):
+        positive(f"engine.{name}", node[name], optional=True)
+    non_negative("engine.warmup", node["warmup"])
+    number("engine.temperature", node["temperature"], at_least=0)
+    if node["mem_fraction_static"] is not None:
+        number("engine.mem_fraction_static", node["mem_fraction_static"], above=0, at_most=1)
+    for name, value in node["timeouts"].items():
+        number(f"engine.timeouts.{name}", value, above=0)
+    if not isinstance(node["server_args"], Mapping):
+        raise UserError(f"engine.server_args={node['server_args']!r}: expected {{flag_name: value}}, {{}} for none")
     switches = ("cuda_graph", "overlap_schedule", "radix_cache")
     return {**node, **{name: boolean(f"engine.{name}", node[name]) for name in switches}}
 
@@ -164,7 +198,7 @@ def positive(name: str, value: Any, *, optional: bool = False) -> int | None:
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise UserError(f"{name}={value!r}: expected a whole number above 0{' or null for all' if optional else ''}")
+        raise UserError(f"{name}={value!r}: expected a whole number above 0{' or null' if optional else ''}")
     return value
 
 
@@ -173,6 +207,14 @@ def non_negative(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UserError(f"{name}={value!r}: expected a whole number, 0 or above")
     return value
+
+
+def number(name: str, value: Any, **bounds: Any) -> None:
+    """Check a number that need not be whole; `bounds` as for `check_number`."""
+    try:
+        check_number(name, value, **bounds)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def boolean(name: str, value: Any) -> bool:

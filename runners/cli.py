@@ -138,7 +138,7 @@ def run(asked: Asked) -> int | str:
         results_dir=results_dir,
         timeouts=config["engine"]["timeouts"],
         port=config["engine"]["port"],
-        attempts=positive("attempts", config["attempts"]) or 1,
+        attempts=config["attempts"],
         fail_fast=config["fail_fast"],
         grading=config["grading"],
         config=config,
@@ -162,6 +162,12 @@ def clean_run(config: dict[str, Any]) -> dict[str, Any]:
     """Check what the whole run shares."""
     switches = {name: boolean(name, config[name]) for name in ("dry_run", "fail_fast", "fresh_servers")}
     grading = config["grading"]
+    for name, value in (
+        ("repeats", config["repeats"]),
+        ("attempts", config["attempts"]),
+        ("grading.workers", grading["workers"]),
+    ):
+        positive(name, value)
     unconfined = boolean("grading.allow_unconfined", grading["allow_unconfined"])
     return {**config, **switches, "grading": {**grading, "allow_unconfined": unconfined}}
 
@@ -170,7 +176,7 @@ def plan_hours(plan: Plan) -> str:
     """How long the plan takes, as far as that can be guessed."""
     guess = hours(plan.cells)
     if guess is None:
-        return "Its hours cannot be guessed: a model's YAML has no `typical`."
+        return "Its hours cannot be guessed: a model's `typical` or a benchmark's `source.count` is not told."
     return f"The plan's {len(plan.cells)} cells take roughly {guess:.1f} hours where conf/model's guesses hold."
 
 
@@ -203,8 +209,7 @@ def plan_cells(asked: Asked, config: dict[str, Any]) -> Plan:
         references = {
             name: clean_method(plain_config(OmegaConf.load(folder / f"{name}.yaml"))) for name in ("vanilla", "eagle3")
         }
-    repeats = positive("repeats", config["repeats"]) or 1
-    return make_plan(asked.cells, references, repeats, config["fresh_servers"])
+    return make_plan(asked.cells, references, config["repeats"], config["fresh_servers"])
 
 
 def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +227,9 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
             )
         device = "cuda" if has_cuda else "cpu"
     on_gpu = device == "cuda"
-    cuda_graph = engine["cuda_graph"]
+    cuda_graph, threads = engine["cuda_graph"], engine["threads"]
+    if threads is None and not on_gpu:
+        threads = psutil.cpu_count(logical=False)
     return clean_engine(
         {
             **engine,
@@ -230,7 +237,7 @@ def resolve_engine(engine: dict[str, Any]) -> dict[str, Any]:
             "dtype": engine["dtype"] or ("bfloat16" if on_gpu else "float32"),
             "attention_backend": engine["attention_backend"] or ("triton" if on_gpu else "intel_amx"),
             "cuda_graph": on_gpu if cuda_graph is None else cuda_graph,
-            "threads": engine["threads"] or (None if on_gpu else psutil.cpu_count(logical=False)),
+            "threads": threads,
         }
     )
 

@@ -18,9 +18,10 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def too_large(cell: Cell) -> str | None:
     """Say why a model cannot be served by this machine's CPU; None where it can, where a GPU serves it, or where its size is not told."""
-    if cell.engine["device"] != "cpu" or "parameters" not in cell.model:
+    parameters = cell.model.get("parameters")
+    if cell.engine["device"] != "cpu" or parameters is None:
         return None
-    needed = cell.model["parameters"] * BYTES[cell.engine["dtype"]]
+    needed = parameters * BYTES[cell.engine["dtype"]]
     memory = psutil.virtual_memory().total
     if needed <= 0.8 * memory:
         return None
@@ -33,18 +34,19 @@ def too_large(cell: Cell) -> str | None:
 def hours(cells: Iterable[Cell]) -> float | None:
     """Guess the hours of generation, one group at a time, by what conf/model calls typical; speculation is not counted on.
 
-    None where a model's YAML, a user's own say, does not tell.
+    None where a model's YAML (a user's own, say) or a benchmark's count does not tell.
     """
     seconds = 0.0
     for cell in cells:
-        if "typical" not in cell.model:
+        typical, items = cell.model.get("typical") or {}, n_items(cell)
+        tok_s, output_tokens = typical.get("tok_s"), typical.get("output_tokens")
+        if items is None or tok_s is None or output_tokens is None:
             return None
-        tokens = min(cell.model["typical"]["output_tokens"], cap_of(cell))
-        seconds += n_items(cell) * tokens / cell.model["typical"]["tok_s"]
+        seconds += items * min(output_tokens, cap_of(cell)) / tok_s
     return seconds / 3600
 
 
-def n_items(cell: Cell) -> int:
-    """Problems of a cell, before they are loaded."""
-    count = int(cell.benchmark["source"]["count"])
-    return min(count, cell.benchmark["limit"] or count)
+def n_items(cell: Cell) -> int | None:
+    """Problems of a cell, before they are loaded; None where their count is not pinned and no limit is set."""
+    known = [n for n in (cell.benchmark["source"]["count"], cell.benchmark["limit"]) if n is not None]
+    return min(known, default=None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from evaluators.problems import Problem, ProblemError, ProblemSet, load_problems
 from evaluators.prompts import render
-from runners.cell import Cell, Node, canonical, cell_id, positive
+from runners.cell import Cell, Node, canonical, cell_id, protocol_of
 from runners.checkpoint import Checkpoint, locate
 from runners.errors import UserError
 
@@ -126,20 +126,10 @@ class Resolver:
         return found
 
 
-def protocol_of(benchmark: Node) -> Node:
-    """Return the settings of the benchmark's chosen protocol."""
-    name, known = benchmark["protocol"], benchmark["protocols"]
-    if name not in known:
-        raise UserError(f"benchmark.protocol={name}: {benchmark['name']} knows {', '.join(sorted(known))}")
-    protocol: Node = known[name]
-    return protocol
-
-
 def cap_of(cell: Cell) -> int:
     """Output tokens at most: the protocol's, or the model's own where that is lower."""
-    own = positive("model.max_new_tokens", cell.model.get("max_new_tokens"), optional=True)
-    cap = int(protocol_of(cell.benchmark)["max_new_tokens"])
-    return cap if own is None else min(cap, own)
+    cap: int = protocol_of(cell.benchmark)["max_new_tokens"]
+    return min(cap, cell.model.get("max_new_tokens") or cap)
 
 
 def problems_of(benchmark: Node) -> ProblemSet:

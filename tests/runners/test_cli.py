@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runners.cell import Cell
 from runners.cli import clean_run, compose_config
 from runners.errors import UserError
+from runners.preflight import hours, n_items, too_large
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,6 +38,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         (["references=maybe"], ["references=maybe"]),
         (["lossless.check=maybe", "dry_run=true"], ["lossless.check=maybe", "on or off"]),
         (["model.max_new_tokens=0"], ["model.max_new_tokens=0"]),
+        (["engine.concurrency=0"], ["engine.concurrency=0"]),
     ],
 )
 def test_bad_input_ends_with_one_clear_message(arguments: list[str], told: list[str], tmp_path: Path) -> None:
@@ -54,6 +58,12 @@ def test_a_runs_switch_that_is_off_in_any_word_is_off(name: str) -> None:
     assert [read(value) for value in ("off", "no", "false", "on", "yes", "true")] == [False] * 3 + [True] * 3
     with pytest.raises(UserError, match=f"{name}='maybe': expected true or false"):
         read("maybe")
+
+
+@pytest.mark.parametrize("name", ["repeats", "attempts", "grading.workers"])
+def test_a_runs_counts_are_checked_before_anything_starts(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}=0: expected a whole number above 0"):
+        clean_run(compose_config(["engine.device=cpu", f"{name}=0"]))
 
 
 def test_a_draft_folder_without_weights_is_named(tmp_path: Path) -> None:
@@ -103,6 +113,26 @@ def test_the_papers_plan_without_a_gpu_names_hours_and_the_small_plan(tmp_path: 
         "make reproduce-table1 MODEL=smollm2_135m LIMIT=8",
     ):
         assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        ("~model.parameters", "~model.typical", "~model.max_new_tokens"),
+        ("model.parameters=null", "model.typical=null"),
+        ("model.typical.tok_s=null",),
+        ("benchmark.source.count=null", "benchmark.source.sha256=null", "limit=null"),
+    ],
+)
+def test_what_is_not_known_of_a_plan_is_not_guessed(unknown: tuple[str, ...], cell_of: Callable[..., Cell]) -> None:
+    cell = cell_of("method=vanilla", *unknown)
+    assert hours([cell]) is None
+    assert too_large(cell) is None
+
+
+def test_a_limit_tells_how_many_problems_at_most(cell_of: Callable[..., Cell]) -> None:
+    counts = [cell_of("limit=7", f"benchmark.source.count={count}") for count in ("null", 5, 100)]
+    assert [n_items(cell) for cell in counts] == [7, 5, 7]
 
 
 def test_a_model_of_ones_own_needs_no_guesses(tmp_path: Path) -> None:
