@@ -25,7 +25,7 @@ from runners.cell import Cell, boolean, clean_engine, clean_method, positive
 from runners.cluster import run_on_cluster
 from runners.display import Display, analyse
 from runners.errors import UserError
-from runners.group import GroupRunner, Outcome, Settings, run_group
+from runners.group import PER_CELL, GroupRunner, Outcome, Settings, run_group
 from runners.lossless import check
 from runners.plan import Plan, make_plan
 from runners.preflight import hours, too_large
@@ -42,6 +42,7 @@ class Asked:
         self.errors: list[str] = []
         self.notes: list[str] = []
         self.config: dict[str, Any] = {}
+        self.shared: dict[str, list[Any]] = {}
         self.multirun = False
         self.sweep: str | None = None
 
@@ -54,6 +55,9 @@ class Asked:
         try:
             plain = plain_config(config)
             self.config = dict(plain)
+            for name, value in shared_values(plain).items():
+                values = self.shared.setdefault(name, [])
+                values += [value] if value not in values else []
             plain["engine"] = resolve_engine(plain["engine"])
             self.check_unused(plain, overrides)
             self.cells.append(Cell.from_config(plain))
@@ -71,6 +75,22 @@ class Asked:
                 note = f"method={method['name']} has no {name}: its cells of this sweep are one"
                 if note not in self.notes:
                     self.notes.append(note)
+
+
+def shared_values(config: dict[str, Any]) -> dict[str, Any]:
+    """What one run has one value of, by dotted name."""
+    shared = {name: value for name, value in config.items() if name not in PER_CELL}
+    shared["engine"] = {name: config["engine"][name] for name in ("port", "timeouts")}
+    return flat(shared)
+
+
+def flat(node: dict[str, Any]) -> dict[str, Any]:
+    """`{"a": {"b": 1}, "c": 2}` -> `{"a.b": 1, "c": 2}`."""
+    flattened: dict[str, Any] = {}
+    for name, value in node.items():
+        inner = flat(value) if isinstance(value, dict) else {}
+        flattened |= {f"{name}.{key}": one for key, one in inner.items()} or {name: value}
+    return flattened
 
 
 def plain_config(config: Any) -> dict[str, Any]:
@@ -117,6 +137,9 @@ def raise_exit(*_: object) -> None:
 
 def run(asked: Asked) -> int | str:
     """Plan and run the asked cells; return the exit status."""
+    if several := {name: values for name, values in asked.shared.items() if len(values) > 1}:
+        told = "; ".join(f"{name}={','.join(map(str, values))}" for name, values in several.items())
+        raise UserError(f"{told}: all cells of a run share one value; give one here, and run again for another")
     config = clean_run(asked.config)
     if asked.errors and (not asked.cells or config["fail_fast"]):
         return "\n".join(f"Error: {error}" for error in asked.errors)

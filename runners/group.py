@@ -29,6 +29,8 @@ from runners.resolve import Ready, Resolver, draft_is_shorter, effective_config
 from runners.server import Server, ServerSpec
 from runners.store import CellFolder
 
+# Keys of a job's config that may differ from job to job: nodes of the cell, and what is resolved into them.
+PER_CELL = ("method", "model", "benchmark", "engine", "seed", "trace", "kappa", "d", "limit", "per_cell", "data")
 FAULTS = (ServerError, requests.RequestException)
 
 
@@ -288,15 +290,16 @@ def finish(ready: Ready, folder: CellFolder, generations: list[dict[str, Any]], 
 
 
 def config_of(cell: Cell, settings: Settings) -> dict[str, Any]:
-    """The resolved config that asked for this cell: the run's, with the cell's own nodes for those that a sweep changes."""
+    """The resolved config that asked for this cell: what the run's jobs share, with the cell's own nodes for the rest."""
     own = {
         "method": cell.method,
         "model": cell.model,
         "benchmark": cell.benchmark,
+        "engine": {**cell.engine, "port": settings.port, "timeouts": settings.timeouts},
         "seed": cell.seed,
         "trace": cell.trace,
     }
-    return {key: value for key, value in settings.config.items() if key not in ("kappa", "d", "limit")} | own
+    return {key: value for key, value in settings.config.items() if key not in PER_CELL} | own
 
 
 def grade_cell(

@@ -164,6 +164,16 @@ def test_all_failures_of_a_sweep_are_listed(tmp_path: Path) -> None:
     assert "kappa=-1" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "swept", ["repeats=1,3", "results_dir=a,b", "grading.workers=1,2", "engine.timeouts.start_s=5,6"]
+)
+def test_a_sweep_over_what_all_cells_share_is_refused(tmp_path: Path, swept: str) -> None:
+    """One value, the last job's, would silently have served all."""
+    done = run("hydra.mode=MULTIRUN", "method=vanilla", "dry_run=true", swept, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"Error: {swept}: all cells of a run share one value" in done.stderr
+
+
 @pytest.mark.parametrize(("fail_fast", "planned"), [("true", False), ("false", True)])
 def test_r106_with_fail_fast_a_bad_job_stops_the_sweep_before_it_starts(
     tmp_path: Path, fail_fast: str, planned: bool

@@ -11,7 +11,7 @@ import pytest
 
 from evaluators import sandbox
 from runners import group as group_module
-from runners.cli import report
+from runners.cli import compose_config, report
 from runners.display import Display
 from runners.errors import UserError
 from runners.group import GroupRunner, Outcome, Settings
@@ -267,6 +267,22 @@ def test_r118_repeats_are_generated_and_stored_apart(
     runner.run(repeats)
     lines = [line["output_ids"] for repeat in repeats for line in runner.folder(repeat).generations()]
     assert lines == [[4, 2], [7, 2], [10, 2]], "three answers of the engine, each with its own warm-up before"
+
+
+def test_the_record_carries_the_cells_own_config_and_not_the_last_jobs(
+    three: list[Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = compose_config(["engine.device=cpu", "+extra=vanilla_sglang_defaults", "data.demo=elsewhere", "attempts=3"])
+    runner = runner_with(["ok"], tmp_path, monkeypatch, three[0])
+    runner.settings = replace(runner.settings, config=last)
+    (outcome,) = runner.run(three[:1])
+    assert outcome.record is not None
+    config = outcome.record["provenance"]["config"]
+    assert last["engine"]["overlap_schedule"] != config["engine"]["overlap_schedule"]
+    assert three[0].cell.engine.items() <= config["engine"].items()
+    assert config["engine"]["timeouts"] == runner.settings.timeouts
+    assert config["attempts"] == 3
+    assert "data" not in config, "resolved into the benchmark's path"
 
 
 def test_r018_the_record_says_what_transformers_made_of_the_configs(
