@@ -168,7 +168,7 @@ def run(asked: Asked) -> int | str:
     )
     runner = GroupRunner(settings, display)
     inline = config["launcher"]["kind"] == "inline"
-    outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, settings, config["launcher"])
+    outcomes = run_plan(plan, runner) if inline else run_on_cluster(plan, runner, config["launcher"])
     done = [outcome.ready.id for outcome in outcomes if outcome.ready is not None and outcome.record is not None]
     errors = list(asked.errors)
     if done:
