@@ -66,6 +66,15 @@ def test_a_runs_counts_are_checked_before_anything_starts(name: str) -> None:
         clean_run(compose_config(["engine.device=cpu", f"{name}=0"]))
 
 
+def test_outside_the_virtual_environment_the_remedy_is_told() -> None:
+    bare = [sys.executable, "-S", str(ROOT / "run.py"), "--help"]  # -S: without site-packages, as the system's Python
+    done = subprocess.run(bare, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    for words in ("No module named", "make setup", ". .venv/bin/activate", ".venv/bin/python run.py"):
+        assert words in done.stderr
+
+
 def test_a_draft_folder_without_weights_is_named(tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     draft.mkdir()
