@@ -6,12 +6,15 @@ PY = .venv/bin/python
 MODEL ?=
 LIMIT ?=
 ENGINE ?=
+# default, paper or specforge, for every benchmark of the plan (docs/reproducing.md says which one answers what)
+PROTOCOL ?=
 RESULTS ?= results/runs
 ARGS ?=
 # gpu-check: tiny, llama31_8b, qwen3_8b or 8b (both; default with CUDA), and a folder that keeps its models
 SIZE ?=
 MODELS_DIR ?=
-PLAN = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE))
+PLAN = $(if $(MODEL),model=$(MODEL)) $(if $(LIMIT),limit=$(LIMIT)) $(if $(ENGINE),engine.device=$(ENGINE)) \
+       $(if $(PROTOCOL),benchmark.protocol=$(PROTOCOL))
 SMALL = $(PLAN) results_dir=$(RESULTS) $(ARGS)
 BENCH_RUNS = results/bench/runs
 BENCH = $(PLAN) results_dir=$(BENCH_RUNS) $(ARGS)
@@ -46,10 +49,10 @@ test-report: setup  ## The report in a real headless Chromium (Debian: apt-get i
 demo: setup  ## Measure all methods on the demo model and problems, on any machine, in minutes
 	@$(PY) run.py +sweep=demo $(SMALL)
 
-reproduce-table%: setup  ## The paper's Table 1 to 5 (MODEL= LIMIT= ENGINE= for a smaller plan)
+reproduce-table%: setup  ## The paper's Table 1 to 5 (MODEL= LIMIT= ENGINE= for a smaller plan; PROTOCOL=paper for verdicts)
 	@$(PY) run.py +sweep=table$* $(SMALL) && $(PY) -m analysis.tables table$* --results $(RESULTS) $(if $(MODEL),--model $(MODEL)) --paper
 
-reproduce-all: setup  ## All five tables: 135 cells, run once each
+reproduce-all: setup  ## All five tables: 135 cells, run once each (PROTOCOL=paper for verdicts)
 	@$(PY) run.py +sweep=all $(SMALL)
 
 report: setup  ## Write results/report/index.html from what was measured

@@ -1,4 +1,6 @@
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -12,6 +14,7 @@ from runners.cell import Cell
 from runners.cli import plain_config, resolve_engine
 from runners.plan import make_plan
 
+ROOT = Path(__file__).parent.parent.parent
 CellOf = Callable[..., Cell]
 VANILLA = {"name": "vanilla", "algorithm": None, "tree": None, "accept": None}
 EAGLE3 = {
@@ -153,3 +156,16 @@ def test_all_tables_share_135_cells_and_15_servers() -> None:
     for name in ("table1", "table3", "table4"):
         deepseek = [job for job in jobs_of(name) if {"model=deepseek_r1_8b", "benchmark=math500"} <= set(job)]
         assert {cell.key for cell in cells_of(deepseek)} <= keys
+
+
+@pytest.mark.usefixtures("hydra")
+def test_make_asks_for_one_protocol_on_all_benchmarks() -> None:
+    """The verdicts beside the paper's figures need `paper`."""
+    told = subprocess.run(
+        ["make", "-n", "reproduce-table5", "PROTOCOL=paper"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    overrides = [word for word in told.stdout.split() if word.startswith("benchmark")]
+    cells = cells_of([[*job, *overrides] for job in jobs_of("table5")])
+    assert {(cell.benchmark["name"], cell.benchmark["protocol"]) for cell in cells} == {
+        (name, "paper") for name in PAPER_BENCHMARKS
+    }
