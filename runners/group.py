@@ -96,7 +96,9 @@ class GroupRunner:
         try:
             check_origin(folder)
             if record := folder.record():
-                return self.display.finished(Outcome(ready.cell, ready, self.graded_as_asked(ready, record)), cached=True)
+                return self.display.finished(
+                    Outcome(ready.cell, ready, self.graded_as_asked(ready, record)), cached=True
+                )
             check_sandbox(ready, self.settings.grading)
         except UserError as error:
             return self.failed(ready, str(error))

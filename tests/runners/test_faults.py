@@ -160,7 +160,7 @@ def test_a_done_cell_that_cannot_be_graded_again_says_so(
     runner_with(["ok"], tmp_path, monkeypatch, ready).run([ready])
 
     def refuse(*_: object, **__: object) -> str:
-        raise RuntimeError("nothing confines code here")
+        raise sandbox.SandboxError("nothing confines code here")
 
     monkeypatch.setattr(group_module, "regrade", refuse)
     (outcome,) = runner_with([], tmp_path, monkeypatch, ready).run([hasty])
