@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "run.py"), "engine.device=cpu", *arguments]
     return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}, check=False, timeout=120
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}, check=False, timeout=300
     )
 
 
