@@ -3,7 +3,8 @@
     frame = items(record.generations(), record.grades())      # one row per item
     throughput_tok_s(frame), tau(frame)
 
-Counts are the engine's token ids. The first output token of an item comes from the prefill, the others from verify steps.
+Counts are the engine's token ids. The first output token of an item comes from the prefill (and one more for each
+retraction, from the second prefill), the others from verify steps.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def item_row(line: Line) -> dict[str, Any]:
         "others_cores": machine.get("others_cores"),
         "gpu_clock_mhz": machine.get("gpu_clock_mhz"),
         "gpu_throttled": machine.get("gpu_throttled"),
+        # The first token is the prefill's, and one more for each retraction: absent from older lines.
+        "by_prefill": 1 + line.get("num_retractions", 0),
         "verify_steps": line["verify_steps"],
         "histogram": line["accept_histogram"],
         "steps": totals.get("steps"),
@@ -114,8 +117,8 @@ def tau(frame: pd.DataFrame) -> float:
 
 
 def committed_per_step(frame: pd.DataFrame) -> float:
-    """Exact tokens per verify step, bonus token included: the prefill's token of each item left out."""
-    return float((frame["output_tokens"].sum() - len(frame)) / frame["verify_steps"].sum())
+    """Exact tokens per verify step, bonus token included: the tokens of each item's prefills left out."""
+    return float((frame["output_tokens"].sum() - frame["by_prefill"].sum()) / frame["verify_steps"].sum())
 
 
 def accepted_per_step(frame: pd.DataFrame) -> float:

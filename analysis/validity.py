@@ -107,9 +107,10 @@ def counters(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
     checks = {
         "output_tokens is not the number of ids": frame["n_ids"] != frame["output_tokens"],
         "latency_s is not above 0": frame["latency_s"] <= 0,
-        "more verify steps than tokens made by them": frame["verify_steps"] > frame["output_tokens"] - 1,
-        "1 + committed is not output_tokens": frame["committed"].notna()
-        & (frame["committed"] + 1 != frame["output_tokens"]),
+        "more verify steps than tokens made by them": frame["verify_steps"]
+        > frame["output_tokens"] - frame["by_prefill"],
+        "1 + num_retractions + committed is not output_tokens": frame["committed"].notna()
+        & (frame["committed"] + frame["by_prefill"] != frame["output_tokens"]),
         "committed is below steps": frame["committed"] < frame["steps"],
         "accepted is above committed": frame["accepted"] > frame["committed"],
         "promotions above accepted": frame["promotions"] > frame["accepted"],

@@ -58,6 +58,7 @@ def generate(server: Server, ready: Ready, index: int) -> dict[str, Any]:
         "output_tokens": meta["completion_tokens"],
         "finish_reason": meta["finish_reason"]["type"],
         "latency_s": latency_s,
+        "num_retractions": meta.get("num_retractions", 0),
         "verify_steps": meta.get("spec_verify_ct") if ready.cell.speculative else None,
         "accept_histogram": meta.get("spec_correct_drafts_histogram") if ready.cell.speculative else None,
         "adaptivespec": meta.get("adaptivespec"),

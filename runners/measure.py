@@ -17,6 +17,8 @@ def measure(generations: Sequence[Line], grades: Sequence[Line], n_items: int, c
     """Return the metrics. `n_items` counts all items of the cell, with or without an output."""
     output_tokens = sum(line["output_tokens"] for line in generations)
     seconds = sum(line["latency_s"] for line in generations) if concurrency == 1 else wall_seconds(generations)
+    # The first token of an output is the prefill's, and one more for each retraction: absent from older lines.
+    by_prefill = sum(1 + line.get("num_retractions", 0) for line in generations)
     steps = [line["verify_steps"] for line in generations if line["verify_steps"] is not None]
     verify_steps = sum(steps) if steps else None
     totals = [line["adaptivespec"] for line in generations if line["adaptivespec"]]
@@ -32,7 +34,7 @@ def measure(generations: Sequence[Line], grades: Sequence[Line], n_items: int, c
         "throughput_tok_s": output_tokens / seconds if seconds else None,
         "verify_steps": verify_steps,
         "tau": output_tokens / verify_steps if verify_steps else None,
-        "committed_per_step": (output_tokens - len(generations)) / verify_steps if verify_steps else None,
+        "committed_per_step": (output_tokens - by_prefill) / verify_steps if verify_steps else None,
         "accuracy": sum(grade["correct"] for grade in grades) / n_items,
         "accuracy_paper": sum(papers) / n_items if papers else None,
         "promotions": sum(total["promotions"] for total in totals) if totals else None,

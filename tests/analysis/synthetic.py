@@ -37,7 +37,7 @@ A100 = {**MACHINE, "gpu": ["NVIDIA A100-SXM4-80GB"], "driver": "570.1"}
 
 @dataclass(frozen=True)
 class Item:
-    """One output: `steps` verify steps made all tokens but the first."""
+    """One output: `steps` verify steps made all tokens but the first and one for each retraction."""
 
     tokens: int = 41
     latency_s: float = 1.0
@@ -47,6 +47,7 @@ class Item:
     ids: tuple[int, ...] | None = None
     text: str = "an answer"
     promotions: int = 1
+    retractions: int = 0
     machine: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -135,7 +136,7 @@ def generation(cell: dict[str, Any], item: Item, index: int, started_at: datetim
         cell["method"],
         list(item.ids or [10 + place % 50 for place in range(item.tokens - 1)] + [END if item.finish == "stop" else 9]),
     )
-    accepted = spread(len(ids) - 1 - item.steps, item.steps) if method["algorithm"] else []
+    accepted = spread(len(ids) - 1 - item.retractions - item.steps, item.steps) if method["algorithm"] else []
     line: dict[str, Any] = {
         "item": f"{cell['benchmark']['name']}/{index}",
         "index": index,
@@ -146,6 +147,7 @@ def generation(cell: dict[str, Any], item: Item, index: int, started_at: datetim
         "output_tokens": len(ids),
         "finish_reason": item.finish,
         "latency_s": item.latency_s,
+        "num_retractions": item.retractions,
         "verify_steps": item.steps if method["algorithm"] else None,
         "accept_histogram": [accepted.count(depth) for depth in range(max(accepted, default=0) + 1)]
         if method["algorithm"]
@@ -166,19 +168,19 @@ def generation(cell: dict[str, Any], item: Item, index: int, started_at: datetim
         },
     }
     if method["algorithm"] == "ADAPTIVESPEC":
-        line["adaptivespec"] = totals(cell, item, len(ids))
+        line["adaptivespec"] = totals(cell, item, len(ids) - 1 - item.retractions)
         line["trace"] = trace(cell, item, accepted, ids) if cell["trace"] else None
     return line
 
 
-def totals(cell: dict[str, Any], item: Item, n_tokens: int) -> dict[str, Any]:
+def totals(cell: dict[str, Any], item: Item, committed: int) -> dict[str, Any]:
     """The plugin's totals of one request."""
     accept = cell["method"]["accept"]
     return {
         "steps_per_shape": shapes_of(cell, item.steps),
         "steps": item.steps,
-        "committed": n_tokens - 1,
-        "accepted": n_tokens - 1 - item.steps,
+        "committed": committed,
+        "accepted": committed - item.steps,
         "promotions": 0 if accept["rule"] == "strict" else item.promotions,
         "breaker_trips": 0,
         "rule": accept["rule"],
@@ -222,7 +224,7 @@ def metrics_of(
         "throughput_tok_s": tokens / seconds,
         "verify_steps": steps,
         "tau": tokens / steps if steps else None,
-        "committed_per_step": (tokens - len(lines)) / steps if steps else None,
+        "committed_per_step": (tokens - sum(1 + line["num_retractions"] for line in lines)) / steps if steps else None,
         "accuracy": sum(grade["correct"] for grade in grades) / n_items,
         "accuracy_paper": sum(bool(grade["paper_correct"]) for grade in grades) / n_items,
         "promotions": sum(total["promotions"] for total in plugin) if plugin else None,

@@ -397,7 +397,24 @@ def test_r022_tokens_after_the_end_are_not_counted(tmp_path) -> None:
             line["adaptivespec"]["committed"] = 6
 
     write_cell(tmp_path / "six", Spec("combined", [three] * 6), six)
-    assert "COUNTERS 1 + committed is not output_tokens" in reasons(Study.load(tmp_path / "six"))
+    assert "COUNTERS 1 + num_retractions + committed is not output_tokens" in reasons(Study.load(tmp_path / "six"))
+
+
+def test_a_retracted_request_keeps_its_row_and_its_prefills_are_no_steps(tmp_path) -> None:
+    write_cell(tmp_path, Spec("combined", [Item(tokens=61, steps=29, retractions=2), *ITEMS[1:]]))
+    study = Study.load(tmp_path)
+    assert not study.problems
+    assert study.arms[0].committed_per_step == study.arms[0].record.metrics["committed_per_step"] == 598 / 299
+
+
+@pytest.mark.parametrize("retractions", [0, 1])
+def test_a_line_from_before_retractions_were_stored_has_none(tmp_path, retractions: int) -> None:
+    def older(cell: Cell) -> None:
+        for line in cell.lines:
+            del line["num_retractions"]
+
+    write_cell(tmp_path, Spec("combined", [Item(retractions=retractions)] * 10), older)
+    assert ("COUNTERS" in reasons(Study.load(tmp_path))) == (retractions > 0)
 
 
 def test_a_cut_line_is_named(tmp_path) -> None:

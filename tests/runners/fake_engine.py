@@ -37,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(9)
         if mode == "killed-later" and answered > 10:
             os.kill(os.getpid(), signal.SIGKILL)
-        meta = {"completion_tokens": 2, "prompt_tokens": 3, "finish_reason": {"type": "stop"}}
+        meta = {"completion_tokens": 2, "prompt_tokens": 3, "finish_reason": {"type": "stop"}, "num_retractions": 1}
         self.reply({"text": "The answer is 3.", "output_ids": [answered, 2], "meta_info": meta})
 
     def log_message(self, *_: object) -> None:

@@ -69,6 +69,7 @@ def test_r055_a_server_that_dies_midway_is_replaced_and_the_fault_recorded(
     assert how in fault["detail"].partition(" while it answered")[0]
     lines = runner.folder(ready).generations()
     assert [line["index"] for line in lines] == list(range(10))
+    assert {line["num_retractions"] for line in lines} == {1}
     first, second = (start["id"] for start in outcome.record["provenance"]["server_starts"])
     assert [line["server"] for line in lines] == [first] * 7 + [second] * 3  # what the first server made was kept
 

@@ -27,6 +27,11 @@ def test_metrics_by_hand() -> None:
     assert (metrics["n_failed"], metrics["n_ungradable"], metrics["n_truncated"]) == (2, 1, 1)
 
 
+def test_the_token_of_every_prefill_is_no_step_s() -> None:
+    lines = [line(100, 2.0, 40, num_retractions=2), line(50, 1.0, 20)]  # the second as written before they were stored
+    assert measure(lines, [grade(True)] * 2, 2, 1)["committed_per_step"] == (97 + 49) / 60
+
+
 def test_vanilla_has_no_tau() -> None:
     metrics = measure([line(10, 1.0, None)], [grade(True)], 1, 1)
     assert metrics["tau"] is None
