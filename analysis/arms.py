@@ -19,7 +19,7 @@ import pandas as pd
 from analysis import metrics, stats
 from analysis.checked import Checked, check, compare_cells, refusal, same_task
 from analysis.compare import differences, told_apart
-from analysis.records import Problem, Record, canonical, load
+from analysis.records import Problem, Record, canonical, load, regrade_command
 from analysis.stats import Array, Estimate
 from analysis.validity import Flag
 
@@ -199,7 +199,9 @@ class Study:
             return base
         versions = [set(cell.frame["grader_version"].dropna()) for cell in (*arm.cells, *base.cells)]
         if len(set().union(*versions)) > 1:
-            return Missing(f"graded by different versions ({sorted(set().union(*versions))}): grade again")
+            return Missing(
+                f"graded by different versions ({sorted(set().union(*versions))})", regrade_command(self.results_dir)
+            )
         if problem := unpaired(arm, base):
             return Missing(problem)
         repeats, items = paired(arm, base, union=True)

@@ -221,6 +221,11 @@ def read_lines(path: Path, parse: Callable[[bytes], dict[str, Any]] = parse_line
                 ) from None
 
 
+def regrade_command(results_dir: Path) -> str:
+    """The command that has every output of a folder graded by one version."""
+    return f"python -m evaluators.regrade {results_dir}"
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: what a cell's id hashes, so that the order of keys cannot matter."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

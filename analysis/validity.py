@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.metrics import Line, committed_per_step, items, pooled_histogram, pooled_shapes, spans, throughput_tok_s
-from analysis.records import Record, id_digits
+from analysis.records import Record, id_digits, regrade_command
 
 TRUNCATED_ABOVE = 0.01
 NO_ACCEPTANCE_BELOW = 1.005
@@ -67,10 +67,11 @@ def completeness(record: Record, frame: pd.DataFrame) -> Iterator[Flag]:
             f"{len(frame)} outputs ({frame.index.nunique()} different items) and {n_failed} failed, expected {n_items}"
         )
         yield Flag("ITEMS", detail, True)
+    again = f"grade again: {regrade_command(record.folder.parent)}"
     if (ungraded := int(frame["correct"].isna().sum())) > 0:
-        yield Flag("UNGRADED", f"{ungraded}/{len(frame)} outputs have no line in grades.jsonl: grade again", True)
-    if frame["grader_version"].nunique() > 1:
-        yield Flag("GRADERS", f"graded by several versions: {sorted(frame['grader_version'].dropna().unique())}", True)
+        yield Flag("UNGRADED", f"{ungraded}/{len(frame)} outputs have no line in grades.jsonl; {again}", True)
+    if (versions := frame["grader_version"].dropna()).nunique() > 1:
+        yield Flag("GRADERS", f"graded by several versions: {sorted(versions.unique())}; {again}", True)
     if n_failed:
         yield Flag("FAILED_ITEMS", f"{n_failed}/{n_items} items have no output and count as wrong", False)
     if record.metrics["n_ungradable"]:

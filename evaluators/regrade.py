@@ -1,4 +1,4 @@
-"""Grade finished cells anew, after the grader changed; needs no engine and makes no output again.
+"""Grade finished cells anew, after the grader changed or grades were lost; needs no engine and makes no output again.
 
 The old grades stay beside the new ones as grades.<version>.jsonl, and record.json gets the new accuracy.
 
@@ -8,6 +8,7 @@ The old grades stay beside the new ones as grades.<version>.jsonl, and record.js
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -51,39 +52,53 @@ def regrade(
     allow_unconfined: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Bring one cell to this grader's version and say what changed; raises ProblemError, SandboxError.
+    """Have all outputs of one cell graded by this version and say what changed; raises ProblemError, SandboxError.
 
     `paths`: files of problems by benchmark name, for those that the cell's own configuration does not find.
     `settings`: another `benchmark.grading` than the one it was graded with.
     """
     with FileLock(folder / ".lock"):
         record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-        old = _lines(folder / "grades.jsonl")
-        new = old
+        new = old = grades(folder)
+        generations = _generations(folder, record["metrics"]["n_items"] - record["metrics"]["n_failed"])
         benchmark = _benchmark(record, paths)
         settings = settings or benchmark["grading"]
-        if settings != benchmark["grading"] or any(line["grader_version"] != GRADER_VERSION for line in old):
-            answers = _answers(record, _lines(folder / "generations.jsonl"), paths)
+        incomplete = [line["item"] for line in old] != [line["item"] for line in generations]
+        if settings != benchmark["grading"] or incomplete or versions(old) != {GRADER_VERSION}:
+            answers = _answers(record, generations, paths)
             limits = {benchmark["name"]: settings}
             graded = grade(answers, workers=workers, allow_unconfined=allow_unconfined, limits=limits)
             new = [asdict(result) for result in graded]
-            _keep(folder, old)
+            _keep(folder, old[0]["grader_version"] if old else "torn")
             _write(folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in new))
         before = dict(record["metrics"])
         if settings != benchmark["grading"]:
             record["provenance"]["config"]["benchmark"]["grading"] = settings
         record["metrics"] |= accuracies(new, record["metrics"]["n_items"])
         _write(folder / "record.json", json.dumps(record, indent=1, ensure_ascii=False))
-    changed = sum(
-        any(first[grader] != second[grader] for grader in ("correct", "paper_correct"))
-        for first, second in zip(old, new, strict=True)
-    )
+    verdicts = {line["item"]: (line["correct"], line["paper_correct"]) for line in old}
+    judged = [(line["correct"], line["paper_correct"]) != verdicts.get(line["item"]) for line in new]
+    changed, added = sum(judged), sum(line["item"] not in verdicts for line in new)
     shown = [
         f"{name} {before[name]:.4f} -> {record['metrics'][name]:.4f}"
         for name in ("accuracy", "accuracy_paper")
         if None not in (before[name], record["metrics"][name])
     ]
-    return f"{folder.name}: {changed} verdicts changed, {', '.join(shown)}"
+    first = f" and {added} given for the first time" if added else ""
+    return f"{folder.name}: {changed - added} verdicts changed{first}, {', '.join(shown)}"
+
+
+def grades(folder: Path) -> list[Line]:
+    """The lines of a cell's grades.jsonl; none where it is missing or torn: grades can be made again."""
+    try:
+        return _lines(folder / "grades.jsonl")
+    except (FileNotFoundError, ValueError):
+        return []
+
+
+def versions(grades: Sequence[Line]) -> set[str]:
+    """The grader's versions that made these grades."""
+    return {line["grader_version"] for line in grades}
 
 
 def accuracies(grades: Sequence[Line], n_items: int) -> Line:
@@ -127,13 +142,30 @@ def _lines(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
-def _keep(folder: Path, grades: Sequence[Line]) -> None:
-    """Keep the old grades, under a name that nothing has yet."""
-    name = f"grades.{grades[0]['grader_version']}"
+def _generations(folder: Path, count: int) -> list[Line]:
+    """The cell's outputs; raises ProblemError where some are lost, which would lower the accuracy as if they were wrong."""
+    path = folder / "generations.jsonl"
+    try:
+        lines, fault = _lines(path), ""
+    except (FileNotFoundError, ValueError) as error:
+        lines, fault = [], f" ({error})"
+    if fault or len(lines) != count:
+        raise ProblemError(
+            f"{path}: expected the {count} outputs that the record counts, found {len(lines)}{fault}. Remove the folder and "
+            "run the cell again."
+        )
+    return lines
+
+
+def _keep(folder: Path, version: str) -> None:
+    """Keep the old grades, if any, under a name that nothing has yet."""
+    if not (folder / "grades.jsonl").exists():
+        return
+    name = f"grades.{version}"
     taken = [path.name for path in folder.glob(f"{name}*.jsonl")]
     number = next(n for n in range(len(taken) + 1) if f"{name}{f'-{n}' if n else ''}.jsonl" not in taken)
     kept = folder / f"{name}{f'-{number}' if number else ''}.jsonl"
-    _write(kept, (folder / "grades.jsonl").read_text(encoding="utf-8"))
+    shutil.copyfile(folder / "grades.jsonl", kept)  # as it is: a torn one may be no text
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import requests
 
 from evaluators import sandbox
-from evaluators.grading import Answer, grade, is_code
+from evaluators.grading import GRADER_VERSION, Answer, grade, is_code
 from evaluators.problems import ProblemError
-from evaluators.regrade import regrade
+from evaluators.regrade import grades, regrade, versions
 from runners.cell import SCHEMA, Cell
 from runners.client import generate, sampling_params
 from runners.display import Display
@@ -105,17 +105,18 @@ class GroupRunner:
         return None
 
     def graded_as_asked(self, ready: Ready, record: dict[str, Any]) -> dict[str, Any] | None:
-        """Grade a finished cell's outputs again where `benchmark.grading` is not what they were graded with: it is no part of the id."""
-        benchmark, grading = ready.cell.benchmark, self.settings.grading
-        if record["provenance"]["config"]["benchmark"]["grading"] == benchmark["grading"]:
+        """Grade a finished cell's outputs again where the grader or `benchmark.grading`, no part of the id, is another than then."""
+        benchmark, grading, folder = ready.cell.benchmark, self.settings.grading, self.folder(ready)
+        same = record["provenance"]["config"]["benchmark"]["grading"] == benchmark["grading"]
+        if same and versions(grades(folder.path)) == {GRADER_VERSION}:
             return record
         options = {"workers": grading["workers"], "allow_unconfined": grading["allow_unconfined"]}
-        folder, paths = self.folder(ready), {benchmark["name"]: benchmark["path"]}
+        paths = {benchmark["name"]: benchmark["path"]}
         try:
             told = regrade(folder.path, paths, **options, settings=benchmark["grading"])
         except (ProblemError, sandbox.SandboxError) as error:
             raise UserError(f"cannot be graded again: {error}") from error
-        self.display.note(f"  graded again, as benchmark.grading is another now: {told}")
+        self.display.note(f"  graded again, as the grader or benchmark.grading is another now: {told}")
         return folder.record()
 
     def failed(self, ready: Ready, reason: str) -> Outcome:

@@ -261,6 +261,7 @@ def test_arms_graded_by_different_versions_make_no_recovery(tmp_path) -> None:
     figure = study.recovery(lossy)
     assert isinstance(figure, Missing)
     assert "different versions" in figure.reason
+    assert figure.remedy == f"python -m evaluators.regrade {tmp_path}"
 
 
 def test_pass_bodies_graded_right_are_flagged(tmp_path) -> None:

@@ -139,7 +139,14 @@ def cell(tmp_path: Path) -> Path:
     record = {
         "cell_id": folder.name,
         "cell": {"benchmark": {"name": "demo", "data_sha256": sha256}},
-        "metrics": {"n_items": 6, "accuracy": 0.0, "accuracy_paper": None, "n_ungradable": 0, "tau": 2.5},
+        "metrics": {
+            "n_items": 6,
+            "n_failed": 0,
+            "accuracy": 0.0,
+            "accuracy_paper": None,
+            "n_ungradable": 0,
+            "tau": 2.5,
+        },
         "provenance": {"config": {"benchmark": benchmark}},
     }
     (folder / "record.json").write_text(json.dumps(record))
@@ -151,6 +158,7 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def test_a_finished_cell_is_graded_anew_and_its_old_grades_are_kept(cell: Path) -> None:
+    before = json.loads((cell / "record.json").read_text())["metrics"]
     old, outputs = (cell / "grades.jsonl").read_text(), (cell / "generations.jsonl").read_bytes()
     assert "3 verdicts changed, accuracy 0.0000 -> 0.5000" in regrade(cell, {}, workers=2)
     assert (cell / "grades.0.jsonl").read_text() == old
@@ -159,7 +167,7 @@ def test_a_finished_cell_is_graded_anew_and_its_old_grades_are_kept(cell: Path) 
     assert [line["correct"] for line in lines] == RIGHT
     assert {line["grader_version"] for line in lines} == {GRADER_VERSION}
     metrics = json.loads((cell / "record.json").read_text())["metrics"]
-    assert metrics == {"n_items": 6, "accuracy": 0.5, "accuracy_paper": None, "n_ungradable": 0, "tau": 2.5}
+    assert metrics == {**before, "accuracy": 0.5}
 
 
 def test_a_cell_of_this_version_is_left_as_it_is(cell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +176,37 @@ def test_a_cell_of_this_version_is_left_as_it_is(cell: Path, monkeypatch: pytest
     monkeypatch.setattr(maths, "judge", None)
     assert "0 verdicts changed" in regrade(cell, {}, workers=2)
     assert {path.name: path.read_bytes() for path in cell.glob("*.json*")} == files
+
+
+@pytest.mark.parametrize("version", ["0", GRADER_VERSION])
+def test_lost_grades_are_made_again(cell: Path, version: str) -> None:
+    """Of the fixture's six outputs, the lines of two are missing; the rest are the first verdicts of either version."""
+    regrade(cell, {}, workers=2)
+    lines = [json.loads(line) for line in (cell / "grades.jsonl").read_text().splitlines()]
+    write_lines(cell / "grades.jsonl", [{**line, "grader_version": version} for line in lines[2:]])
+    told = "0 verdicts changed and 2 given for the first time, accuracy 0.5000 -> 0.5000"
+    assert told in regrade(cell, {}, workers=2)
+    assert [json.loads(line) for line in (cell / "grades.jsonl").read_text().splitlines()] == lines
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"item": "demo/0", "reas\xc3'])
+def test_a_missing_or_torn_file_of_grades_is_no_grades(cell: Path, left: bytes | None) -> None:
+    (cell / "grades.jsonl").unlink()
+    if left is not None:
+        (cell / "grades.jsonl").write_bytes(left)
+    assert "6 given for the first time, accuracy 0.0000 -> 0.5000" in regrade(cell, {}, workers=2)
+    lines = [json.loads(line) for line in (cell / "grades.jsonl").read_text().splitlines()]
+    assert [line["correct"] for line in lines] == RIGHT
+    assert [path.read_bytes() for path in cell.glob("grades.*.jsonl")] == ([] if left is None else [left])
+
+
+@pytest.mark.parametrize("left", [None, "{", ""])
+def test_outputs_that_are_lost_are_named_and_not_graded_as_wrong(cell: Path, left: str | None) -> None:
+    (cell / "generations.jsonl").unlink()
+    if left is not None:
+        (cell / "generations.jsonl").write_text(left)
+    with pytest.raises(ValueError, match=r"generations\.jsonl: expected the 6 outputs .* found 0.* run the cell again"):
+        regrade(cell, {}, workers=2)
 
 
 def test_other_settings_grade_anew_and_are_recorded(cell: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evaluators import sandbox
+from evaluators.grading import GRADER_VERSION
 from runners import group as group_module
 from runners.cli import compose_config, report
 from runners.display import Display
@@ -152,6 +153,22 @@ def test_a_done_cell_is_graded_again_where_the_grading_asked_for_is_another(
     assert "graded again" in capsys.readouterr().err
     runner.run([legacy])
     assert "graded again" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", ["an older version's", "nothing"])
+def test_a_done_cell_of_another_version_of_the_grader_is_graded_again(
+    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    runner = runner_with(["ok"], tmp_path, monkeypatch, ready)
+    runner.run([ready])
+    path = runner.folder(ready).path / "grades.jsonl"
+    new = path.read_text()
+    path.write_text(new.replace(f'"grader_version": "{GRADER_VERSION}"', '"grader_version": "0"'))
+    if left == "nothing":
+        path.unlink()
+    (outcome,) = runner.run([ready])
+    assert outcome.record is not None
+    assert path.read_text() == new
 
 
 def test_a_done_cell_that_cannot_be_graded_again_says_so(
