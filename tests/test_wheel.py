@@ -53,9 +53,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name",
     [
         "adaptivespec/demo/problems.jsonl",
+        "adaptivespec/demo/problems_dev.jsonl",
         "adaptivespec/demo/drafter/model.safetensors",
         "adaptivespec/sglang_cpu/path/sgl_kernel/__init__.py",
         "analysis/paper/table1.csv",
+        "analysis/templates/report.css",
+        "analysis/templates/report.html",
+        "analysis/templates/report.js",
         "conf/sweep/table1.yaml",
         "conf/method/combined.yaml",
     ],

@@ -108,7 +108,6 @@ def test_no_network(kind: str) -> None:
         ("while True: pass", {"timeout"}),
         ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", {"timeout"}),
         ("return 10 ** (10 ** 9) % 7 > 0", {"timeout"}),
-        ("import time\ntime.sleep(1000)", {"timeout"}),
         ("import os\nos._exit(0)", {"ended with exit code 0 before its tests did"}),
         ("import sys\nsys.exit(0)", {"raised SystemExit"}),
         ("raise KeyboardInterrupt", {"raised KeyboardInterrupt"}),
