@@ -184,8 +184,14 @@ def read_cell(folder: Path) -> Record | Problem | None:
 def last_fault(folder: Path) -> str:
     """Name the last fault of an unfinished cell."""
     path = folder / "faults.json"
-    faults = json.loads(path.read_bytes()) if path.is_file() else []
-    return f" (last fault: {faults[-1]['kind']}: {str(faults[-1]['detail']).splitlines()[0]})" if faults else ""
+    try:
+        faults = json.loads(path.read_bytes()) if path.is_file() else []
+    except ValueError:
+        return " (faults.json cannot be read)"
+    if not faults:
+        return ""
+    said = ": ".join(text for text in (faults[-1]["kind"], str(faults[-1]["detail"]).partition("\n")[0]) if text)
+    return f" (last fault: {said})"
 
 
 def parse_line(line: bytes) -> dict[str, Any]:

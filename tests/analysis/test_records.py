@@ -30,6 +30,8 @@ def test_a_line_written_otherwise_is_read_whole() -> None:
         ("record.json", '{"schema": 2}', "schema=2: expected 1"),
         ("record.json", '{"schema": 1}', "KeyError"),
         ("faults.json", '[{"kind": "ServerError", "detail": "died\\nlog"}]', "last fault: ServerError: died)"),
+        ("faults.json", '[{"kind": "ServerError", "detail": ""}]', "(last fault: ServerError);"),
+        ("faults.json", '[{"kind": "Ser', "no record.json (faults.json cannot be read);"),
     ],
 )
 def test_a_folder_without_a_usable_record_is_a_problem(tmp_path, name: str, content: str, reason: str) -> None:
