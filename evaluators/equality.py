@@ -77,12 +77,13 @@ def _unwrap(gold: Value, answer: Value) -> Value:
 
 
 def _is_label(equation: Equation) -> bool:
-    """Whether the left side only names the right one (x, a + b, mn), or is a calculation of it."""
+    """Whether the left side only names the right one (x, b - a, mn), or is a calculation of it; -x = 5 tells x."""
     left = equation.left.value
     if isinstance(left, Fraction) or not left.free_symbols or left.is_Symbol:
         return True
     constant = isinstance(equation.right, Formula) and not _sympy(equation.right.value).free_symbols
-    return constant and left.atoms(sympy.Number) <= {sympy.Integer(-1)}
+    negated = all(term.could_extract_minus_sign() for term in sympy.Add.make_args(left))
+    return constant and not negated and left.atoms(sympy.Number) <= {sympy.Integer(-1)}
 
 
 def _units_agree(gold: Formula, answer: Formula) -> bool:
