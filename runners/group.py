@@ -5,6 +5,7 @@ outcomes = run_group(cells, GroupRunner(settings, display), Resolver())
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -162,7 +163,8 @@ class GroupRunner:
 
     def keep_fault(self, ready: Ready, error: Exception) -> None:
         """Write the fault beside the cell's data before anything else happens."""
-        with self.folder(ready).claim() as folder:
+        with self.folder(ready).claim() as folder, contextlib.suppress(UserError):
+            check_origin(folder)  # the claim may have been another machine's until now, whose faults are not ours
             at = datetime.now(UTC).isoformat(timespec="seconds")
             folder.add_fault({"at": at, "kind": type(error).__name__, "detail": str(error)})
         self.display.fault(ready, error)

@@ -127,6 +127,23 @@ def test_a_cell_that_another_machine_began_while_ours_waited_is_not_mixed_either
     assert json.loads((theirs.path / "origin.json").read_text()) == ANOTHER
 
 
+def test_a_fault_of_ours_is_not_noted_in_a_cell_that_another_machine_began(
+    ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_with(["exit"], tmp_path, monkeypatch, ready, attempts=1)
+    theirs, start = runner.folder(ready), runner.start
+
+    def overtaken(waiting: list[Ready]) -> Server:
+        with theirs.claim():
+            theirs.write("origin.json", json.dumps(ANOTHER))
+        return start(waiting)
+
+    monkeypatch.setattr(runner, "start", overtaken)
+    (outcome,) = runner.run([ready])
+    assert "index out of bounds" in str(outcome.failure)
+    assert theirs.faults() == []
+
+
 def test_a_done_cell_starts_nothing(ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner_with(["ok"], tmp_path, monkeypatch, ready).run([ready])
     before = runner_with([], tmp_path, monkeypatch, ready)
