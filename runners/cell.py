@@ -169,6 +169,8 @@ def clean_engine(node: Node) -> dict[str, Any]:
         positive(f"engine.{name}", node[name])
     for name in ("context_length", "threads", "port"):
         positive(f"engine.{name}", node[name], optional=True)
+    if node["port"] is not None:
+        number("engine.port", node["port"], above=0, at_most=65535)
     non_negative("engine.warmup", node["warmup"])
     number("engine.temperature", node["temperature"], at_least=0)
     if node["mem_fraction_static"] is not None:

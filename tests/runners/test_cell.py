@@ -80,6 +80,7 @@ def test_an_id_is_a_safe_folder_name() -> None:
         (["engine.threads=two"], "engine.threads='two'"),
         (["engine.threads=0"], "engine.threads=0"),
         (["engine.context_length=0"], "engine.context_length=0"),
+        (["engine.port=65536"], "engine.port=65536: .*65535"),
         (["engine.port=any"], "engine.port='any'"),
         (["engine.mem_fraction_static=1.5"], "engine.mem_fraction_static=1.5"),
         (["engine.timeouts.start_s=null"], "engine.timeouts.start_s=None"),
