@@ -90,6 +90,12 @@ def run_on_cluster(plan: Plan, runner: GroupRunner, launcher: Mapping[str, Any])
     """Submit every group and wait for all. Raises UserError where submitit is missing; a lost job fails its cells."""
     jobs = positive("launcher.jobs", launcher["jobs"]) or 1
     gpus = gpus_to_share(non_negative("launcher.gpus", launcher["gpus"]))
+    hidden = launcher["kind"] == "local" and not gpus and not launcher["parameters"].get("gpus_per_node")
+    if hidden and any(cell.engine["device"] == "cuda" for group in plan.groups for cell in group.cells):
+        raise UserError(  # submitit hides all cards from a local job that asks for none
+            "launcher.gpus=0: these cells have engine.device=cuda and would find no GPU; expected how many of this machine's "
+            "GPUs to share out, one to a group (launcher.gpus=4)"
+        )
     if importlib.util.find_spec("submitit") is None:
         raise UserError(f"launcher={launcher['kind']} needs submitit: pip install 'adaptivespec[slurm]'")
     import submitit

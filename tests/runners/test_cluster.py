@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def jobs() -> list[Job]:
 def launch(jobs: list[Job], cell_of: Callable[..., Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     """Run three groups, one job at a time."""
 
-    def make(ends: bool = True, fail_fast: bool = False, **launcher: int) -> tuple[list[Outcome], GroupRunner]:
+    def make(
+        ends: bool = True, fail_fast: bool = False, device: str = "cpu", **launcher: Any
+    ) -> tuple[list[Outcome], GroupRunner]:
         class Executor:
             def __init__(self, **_: Any) -> None: ...
 
@@ -95,7 +98,9 @@ def launch(jobs: list[Job], cell_of: Callable[..., Cell], tmp_path: Path, monkey
                 return jobs[-1]
 
         monkeypatch.setattr(submitit, "AutoExecutor", Executor)
-        plan: Plan = make_plan([cell_of("method=vanilla", f"seed={seed}") for seed in range(3)], None, 1, False)
+        cells = [cell_of("method=vanilla", f"seed={seed}") for seed in range(3)]
+        cells = [replace(cell, engine={**cell.engine, "device": device}) for cell in cells]
+        plan: Plan = make_plan(cells, None, 1, False)
         settings = Settings(tmp_path, {}, None, 1, fail_fast, {}, {})
         runner = GroupRunner(settings, Display(3, tmp_path))
         node = {"kind": "local", "jobs": 1, "gpus": 0, "timeout_min": 1, "parameters": {}, **launcher}
@@ -120,6 +125,13 @@ def test_an_interrupt_cancels_what_runs(launch: Launch, jobs: list[Job], monkeyp
     with pytest.raises(KeyboardInterrupt):
         launch(ends=False, jobs=2)
     assert [job.cancelled for job in jobs] == [True, True]
+
+
+def test_cells_for_a_gpu_are_refused_where_a_job_would_see_none(launch: Launch) -> None:
+    with pytest.raises(UserError, match=r"launcher\.gpus=0: .*engine\.device=cuda"):
+        launch(device="cuda")
+    assert len(launch(device="cuda", kind="slurm")[0]) == 3
+    assert len(launch(device="cuda", parameters={"gpus_per_node": 2})[0]) == 3
 
 
 def test_a_launcher_without_jobs_is_refused(launch: Launch) -> None:
