@@ -1,8 +1,10 @@
-"""Groups as jobs, with a stand-in for submitit; the real one runs two groups in test_end_to_end.py."""
+"""Groups as jobs: with fake engines under submitit itself, and with a stand-in for it. (A real server: test_end_to_end.)"""
 
+import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from runners.display import Display
 from runners.errors import UserError
 from runners.group import GroupRunner, Outcome, Settings
 from runners.plan import Plan, make_plan
+from runners.resolve import Ready
+from tests.runners.conftest import Tokenizer
+from tests.runners.test_server import TIMEOUTS, FakeSpec, info
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +142,41 @@ def test_cells_for_a_gpu_are_refused_where_a_job_would_see_none(launch: Launch) 
 def test_a_launcher_without_jobs_is_refused(launch: Launch) -> None:
     with pytest.raises(UserError, match=r"launcher\.jobs=0"):
         launch(jobs=0)
+
+
+def fake_spec(waiting: Sequence[Ready]) -> FakeSpec:
+    ready = waiting[0]
+    told = json.dumps(info(model_path=str(ready.target.path), dtype="float32"))
+    return FakeSpec(ready.target.path, None, None, None, None, ready.cell.engine, 0, told=told)
+
+
+@dataclass(frozen=True)
+class MeetingJob(GroupJob):
+    """Begins when another one has come too, and has a fake engine: jobs are processes, which no fixture reaches."""
+
+    def __call__(self) -> tuple[list[Outcome], int]:
+        (self.settings.results_dir / f"here-{os.getpid()}").touch()
+        deadline = time.monotonic() + 120
+        while len(list(self.settings.results_dir.glob("here-*"))) < 2:
+            assert time.monotonic() < deadline, "they run one after the other"
+            time.sleep(0.1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("runners.resolve.load_tokenizer", lambda folder: Tokenizer(3, "x"))
+            patch.setattr("runners.group.server_spec", fake_spec)
+            return super().__call__()
+
+
+@pytest.mark.timeout(300)
+def test_two_groups_at_once_by_submitit(
+    resolve: Callable[..., Ready], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "GroupJob", MeetingJob)
+    cells = [resolve("method=vanilla", f"seed={seed}").cell for seed in range(2)]
+    results = tmp_path / "runs"
+    timeouts = {**TIMEOUTS, "start_s": 100.0, "request_s": 50.0}  # two start at once
+    settings = Settings(results, timeouts, None, 1, False, {"workers": 1, "allow_unconfined": False}, {})
+    runner = GroupRunner(settings, Display(2, results))
+    node = {"kind": "local", "jobs": 2, "gpus": 0, "timeout_min": 5, "parameters": {}}
+    outcomes = run_on_cluster(make_plan(cells, None, 1, False), runner, node)
+    assert [outcome.failure for outcome in outcomes] == [None, None]
+    assert len(list(results.glob("*/record.json"))) == runner.server_starts == 2

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,30 +51,47 @@ def read(results: Path) -> dict[str, dict[str, Any]]:
     return cells
 
 
+@dataclass
+class Swept:
+    """A sweep over three arms with the lossless gate, killed after the first arm's first output and started again."""
+
+    results: Path
+    before: list[dict[str, Any]]
+    """What the killed run had made."""
+    done: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """One sweep over three arms, with the lossless gate."""
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Swept:
     results = tmp_path_factory.mktemp("results")
-    return results, run(results, "hydra.mode=MULTIRUN", f"method={ARMS}", "lossless.check=on")
+    arguments = ("hydra.mode=MULTIRUN", f"method={ARMS}", "lossless.check=on")
+    before = stopped(results, signal.SIGKILL, *arguments)
+    return Swept(results, before, run(results, *arguments))
 
 
 @pytest.fixture(scope="module")
-def cells(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> dict[str, dict[str, Any]]:
-    return read(swept[0])
+def cells(swept: Swept) -> dict[str, dict[str, Any]]:
+    return read(swept.results)
 
 
-def test_every_arm_has_its_record_and_the_table_is_printed(
-    swept: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
-    results, done = swept
+def test_every_arm_has_its_record_and_the_table_is_printed(swept: Swept) -> None:
+    done = swept.done
     assert done.returncode == 0, done.stderr
-    assert set(read(results)) == set(ARMS.split(","))
+    assert set(read(swept.results)) == set(ARMS.split(","))
     assert "3 server starts" in done.stdout
     assert "speedup" in done.stdout
     assert all(f"[{number}/3]" in done.stdout for number in (1, 2, 3))
 
 
+def test_what_the_killed_run_had_made_is_not_made_again(swept: Swept, cells: dict[str, dict[str, Any]]) -> None:
+    made, first = len(swept.before), cells["vanilla"]
+    assert 0 < made < LIMIT
+    assert first["generations"][:made] == swept.before
+    assert len(first["record"]["provenance"]["server_starts"]) == 2
+
+
 def test_strict_is_token_identical_to_vanilla_in_float32(cells: dict[str, dict[str, Any]]) -> None:
+    """Though vanilla's outputs are of two server starts."""
     outputs = {name: [line["output_ids"] for line in cells[name]["generations"]] for name in ("vanilla", "eagle3")}
     assert outputs["eagle3"] == outputs["vanilla"]
     assert (cells["eagle3"]["folder"] / "lossless.jsonl").read_text() == ""
@@ -96,13 +114,11 @@ def test_the_counts_are_the_engines_and_fit_together(cells: dict[str, dict[str, 
         assert len(line["trace"]) == line["verify_steps"]
 
 
-def test_a_second_run_generates_nothing(
-    swept: tuple[Path, subprocess.CompletedProcess[str]], cells: dict[str, dict[str, Any]]
-) -> None:
-    done = run(swept[0], "method=eagle3")
+def test_a_second_run_generates_nothing(swept: Swept, cells: dict[str, dict[str, Any]]) -> None:
+    done = run(swept.results, "method=eagle3")
     assert "0 server starts" in done.stdout
     assert "(was done)" in done.stdout
-    assert read(swept[0])["eagle3"]["generations"] == cells["eagle3"]["generations"]
+    assert read(swept.results)["eagle3"]["generations"] == cells["eagle3"]["generations"]
 
 
 def wait_for_lines(results: Path, count: int) -> int:
@@ -131,32 +147,26 @@ def marked(process: psutil.Process) -> str | None:
         return None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_killed_in_the_middle_it_leaves_nothing_behind_and_goes_on(
-    number: signal.Signals, tmp_path: Path, cells: dict[str, dict[str, Any]]
-) -> None:
+def stopped(results: Path, number: signal.Signals, *arguments: str) -> list[dict[str, Any]]:
+    """Stop a run after its first output; return what it had made, and see that none of its processes is left."""
     parent = subprocess.Popen(
-        command(tmp_path, "method=vanilla"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        command(results, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    made = wait_for_lines(tmp_path, 1)
+    made = wait_for_lines(results, 1)
     family = servers_of(parent.pid)
     assert family
     os.kill(parent.pid, number)
     parent.wait(timeout=60)
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
-    if number == signal.SIGINT:
-        return  # one resume is enough
-    before = read_lines(tmp_path)
+    before = read_lines(results)
     assert len(before) >= made
-    done = run(tmp_path, "method=vanilla")
-    assert done.returncode == 0, done.stderr
-    after = read(tmp_path)["vanilla"]["generations"]
-    assert after[: len(before)] == before  # nothing generated is generated again
-    assert [line["output_ids"] for line in after] == [line["output_ids"] for line in cells["vanilla"]["generations"]]
+    return before
+
+
+@pytest.mark.slow  # the sweep above is killed; an interrupt ends the same way
+def test_interrupted_in_the_middle_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert stopped(tmp_path, signal.SIGINT, "method=vanilla")
 
 
 def read_lines(results: Path) -> list[dict[str, Any]]:
@@ -168,6 +178,7 @@ def outputs_of(results: Path) -> dict[str, list[list[int]]]:
     return {name: [line["output_ids"] for line in cell["generations"]] for name, cell in read(results).items()}
 
 
+@pytest.mark.slow  # with fake engines in test_cluster.py
 def test_two_groups_at_once_by_submitit(tmp_path: Path, cells: dict[str, dict[str, Any]]) -> None:
     done = run(
         tmp_path,
