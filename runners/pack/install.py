@@ -162,10 +162,14 @@ def unpack(folder: Path, manifest: dict[str, Any], prefix: Path) -> None:
     """Unpack into `prefix` by way of a folder beside it, so that a half-made pack never looks like one.
 
     Raises:
-        RefusedError: where `prefix` holds something else than a pack, or there is no room.
+        RefusedError: where `prefix` holds something else than an installed pack, or there is no room.
     """
-    if prefix.exists() and any(prefix.iterdir()) and not (prefix / "manifest.json").is_file():
-        raise RefusedError(f"{prefix} is not empty and holds no pack: name another --prefix, or empty it")
+    if folder.is_relative_to(prefix):
+        raise RefusedError(
+            f"--prefix {prefix} holds the pack's own parts, which would be deleted: name another --prefix"
+        )
+    if prefix.exists() and any(prefix.iterdir()) and not is_installed(prefix):
+        raise RefusedError(f"{prefix} is not empty and holds no installed pack: name another --prefix, or empty it")
     prefix.parent.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(prefix.parent).free, manifest["unpacked_bytes"] + (64 << 20)
     if free < needed:
@@ -182,6 +186,15 @@ def unpack(folder: Path, manifest: dict[str, Any], prefix: Path) -> None:
     (partial / "manifest.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(prefix, ignore_errors=True)
     partial.rename(prefix)
+
+
+def is_installed(prefix: Path) -> bool:
+    """Whether `unpack` made this folder, so that it may be deleted: many other things have a manifest.json."""
+    try:
+        manifest = json.loads((prefix / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and {"schema", "distributions"} <= set(manifest) and (prefix / "site").is_dir()
 
 
 def examine() -> dict[str, Any]:

@@ -37,9 +37,28 @@ def test_it_installs_over_an_older_pack_but_not_over_anything_else(pack: Path, t
     assert not (prefix / "site/stale.py").exists()
     (tmp_path / "home").mkdir()
     (tmp_path / "home/precious").touch()
-    with pytest.raises(install.RefusedError, match="not empty and holds no pack"):
+    with pytest.raises(install.RefusedError, match="not empty and holds no installed pack"):
         install.unpack(pack, manifest, tmp_path / "home")
     assert (tmp_path / "home/precious").exists()
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "app", "start_url": "/"}', '["site"]', "no JSON"])
+def test_another_programs_manifest_does_not_make_a_folder_ours(pack: Path, tmp_path: Path, manifest: str) -> None:
+    app = tmp_path / "app"
+    (app / "site").mkdir(parents=True)
+    (app / "manifest.json").write_text(manifest)
+    with pytest.raises(install.RefusedError, match="holds no installed pack"):
+        install.unpack(pack, install.read_manifest(pack), app)
+    assert (app / "manifest.json").read_text() == manifest
+
+
+@pytest.mark.parametrize("place", [".", ".."])
+def test_the_carried_pack_is_never_installed_over(pack: Path, place: str) -> None:
+    before = sorted(pack.rglob("*"))
+    done = run_installer(pack, "--prefix", str(pack / place))
+    assert done.returncode == 1
+    assert "holds the pack's own parts" in done.stderr
+    assert sorted(pack.rglob("*")) == before
 
 
 @pytest.mark.parametrize("damage", ["flipped", "short", "missing"])
