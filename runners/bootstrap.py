@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +86,8 @@ def same_base(stamp: Path, wanted: dict[str, str]) -> bool:
 
 def make(venv: Path, device: str, *, keep: bool) -> None:
     """Create the environment (unless `keep`) and install into it."""
+    import tomllib  # of Python 3.11: `check_machine` has the word before it is missed
+
     if not keep:
         shutil.rmtree(venv, ignore_errors=True)
         step("virtual environment", [sys.executable, "-m", "venv", str(venv)])
