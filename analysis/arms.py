@@ -134,14 +134,7 @@ class Study:
 
     @cached_property
     def _labels(self) -> dict[Arm, str]:
-        groups: dict[tuple[str, str, str], list[Arm]] = {}
-        for arm in self.arms:
-            groups.setdefault((arm.record.label, arm.record.model, arm.record.benchmark), []).append(arm)
-        found = {}
-        for (label, _, _), arms in groups.items():
-            for arm, text in zip(arms, told_apart([arm.record for arm in arms]), strict=True):
-                found[arm] = f"{label} [{text}]" if text else label
-        return found
+        return labels(self.arms)
 
     def select(self, cell_ids: Sequence[str] | None) -> list[Arm]:
         """Return the arms that hold any of these cells; all of them for None."""
@@ -219,6 +212,18 @@ def group_arms(cells: Sequence[Checked]) -> list[Arm]:
         key = canonical([{**record.cell, "repeat": None}, record.provenance["machine"].get("hostname_sha256")])
         groups.setdefault(key, []).append(cell)
     return [Arm(tuple(sorted(group, key=lambda cell: cell.record.repeat))) for group in groups.values()]
+
+
+def labels(arms: Sequence[Arm]) -> dict[Arm, str]:
+    """Each arm's label and, where another of these has the same model, benchmark and label, what tells them apart."""
+    groups: dict[tuple[str, str, str], list[Arm]] = {}
+    for arm in arms:
+        groups.setdefault((arm.record.label, arm.record.model, arm.record.benchmark), []).append(arm)
+    found = {}
+    for (label, _, _), alike in groups.items():
+        for arm, text in zip(alike, told_apart([arm.record for arm in alike]), strict=True):
+            found[arm] = f"{label} [{text}]" if text else label
+    return found
 
 
 def is_reference(record: Record, name: str) -> bool:

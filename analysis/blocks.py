@@ -60,10 +60,8 @@ class Block:
         return self.find(method, benchmark, kappa, d)
 
     def find(self, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> Arm | None:
-        """Return the arm of one cell of a table, with the method's options as conf has them; None where it was not measured."""
-        fits = [arm for arm in self.arms if is_cell(arm.record, method, benchmark, kappa, d)]
-        # The longest measurement first; of equals the untraced one.
-        return min(fits, key=lambda arm: (-len(arm.cells), bool(arm.record.cell["trace"])), default=None)
+        """Return the arm of one cell of a table; None where it was not measured."""
+        return find(self.arms, method, benchmark, kappa, d)
 
     def best_static(self, study: Study) -> tuple[int, int, int] | None:
         """The static strict shape with the highest mean speedup, of those measured on every benchmark here (eagle3 among them)."""
@@ -92,6 +90,15 @@ class Block:
             if (arm.record.rule, arm.record.shape, arm.record.benchmark) == ("strict", shape, benchmark)
         ]
         return min(fits, key=lambda arm: arm.record.algorithm != "EAGLE3", default=None)
+
+
+def find(
+    arms: Sequence[Arm], method: str, benchmark: str, kappa: float | None = None, d: float | None = None
+) -> Arm | None:
+    """Return the arm of one cell of the paper's tables, with the method's options as conf has them."""
+    fits = [arm for arm in arms if is_cell(arm.record, method, benchmark, kappa, d)]
+    # The longest measurement first; of equals the untraced one.
+    return min(fits, key=lambda arm: (-len(arm.cells), bool(arm.record.cell["trace"])), default=None)
 
 
 def is_cell(record: Record, method: str, benchmark: str, kappa: float | None = None, d: float | None = None) -> bool:

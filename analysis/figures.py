@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis import metrics
-from analysis.arms import Arm, Figure, Study
-from analysis.blocks import blocks
+from analysis import metrics, published
+from analysis.arms import Arm, Figure, Study, labels
+from analysis.blocks import blocks, find
 from analysis.checked import Checked
 from analysis.stats import Estimate
 from analysis.summary import order
@@ -54,10 +54,11 @@ def variants(arms: Sequence[Arm]) -> list[int]:
 
 
 def names(arms: Sequence[Arm]) -> list[str]:
-    """Each arm's label without the option that all of one picture share, so that a legend fits a phone."""
+    """Each arm's label among these, without the option that all of one picture share, so that a legend fits a phone."""
+    found = labels(arms)
     scores = {arm.record.d for arm in arms if arm.record.d is not None}
     common = f" d={scores.pop():g}" if len(scores) == 1 else None
-    return [arm.record.label.replace(common, "") if common else arm.record.label for arm in arms]
+    return [found[arm].replace(common, "") if common else found[arm] for arm in arms]
 
 
 def study_figures(study: Study) -> dict[str, go.Figure]:
@@ -192,7 +193,7 @@ def depth(arms: Sequence[Arm]) -> go.Figure | None:
 
 
 def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
-    """Speedup, tau and recovery over kappa or d, as in Tables 4 and 3; needs two values at least."""
+    """Speedup, tau and recovery over kappa or d, of the very cells of Tables 4 and 3; needs two values at least."""
     right = {
         "overlaying": "y",
         "side": "right",
@@ -202,10 +203,9 @@ def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
     }
     figure = go.Figure(layout=style(f"Sweep over {option}", option, "speedup, tau", yaxis2=right))
     for method in ("dynamic",) if option == "d" else ("lossy", "combined"):
-        known = [arm for arm in arms if arm.record.method == method and getattr(arm.record, option) is not None]
-        if len({getattr(arm.record, option) for arm in known}) < 2:
+        known = swept(arms, method, option)
+        if len(known) < 2:
             continue
-        known.sort(key=lambda arm: float(getattr(arm.record, option)))
         add_line(figure, f"{method} speedup", option, [(arm, study.speedup(arm)) for arm in known], dash="solid")
         add_line(figure, f"{method} tau", option, [(arm, arm.tau) for arm in known], dash="dash")
         if method != "dynamic":
@@ -218,6 +218,15 @@ def sweep(study: Study, arms: Sequence[Arm], option: str) -> go.Figure | None:
                 axis="y2",
             )
     return figure if figure.data else None
+
+
+def swept(arms: Sequence[Arm], method: str, option: str) -> list[Arm]:
+    """The cell of each value of the option, by value: one a value, all else as conf has it."""
+    values = sorted({getattr(arm.record, option) for arm in arms if arm.record.method == method} - {None})
+    record = arms[0].record
+    others = {} if option == "d" else {"d": published.d(method, record.model, record.benchmark)}
+    found = [find(arms, method, record.benchmark, **{option: value}, **others) for value in values]
+    return [arm for arm in found if arm is not None]
 
 
 def add_line(

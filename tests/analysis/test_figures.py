@@ -56,3 +56,44 @@ def test_an_arm_looks_alike_in_every_picture_also_beside_one_without_a_figure(tm
     shared = set(depth) & set(pareto)
     assert len(shared) == 3
     assert all(depth[name] == pareto[name] for name in shared)
+
+
+READINGS = ({"max_promotions": None}, {"breaker": None})
+
+
+def test_another_reading_of_a_method_never_joins_its_line(tmp_path: Path) -> None:
+    """A reading, another divisor and another static shape: each would be a point of its own on the line."""
+    items = [Item(61, 1.5, 20)] * 6
+    at = {"model": "llama31_8b", "benchmark": "gsm8k", "device": "cuda"}
+    swept = [Spec(method, items, kappa=kappa, **at) for method in ("lossy", "combined") for kappa in (0.1, 0.2)]
+    others = [
+        *(Spec("combined", items, kappa=0.2, options=reading, **at) for reading in READINGS),
+        Spec("combined", items, kappa=0.3, d=0.3, **at),
+        Spec("lossy", items, kappa=0.3, shape=(5, 1, 6), **at),
+        Spec("combined", items, kappa=0.2, trace=True, **at),
+        *(Spec("dynamic", items, d=d, **at) for d in (0.3, 0.5)),
+        Spec("dynamic", items, d=0.4, options={"rounding": "half_even"}, **at),
+    ]
+    study = study_of(
+        tmp_path, [Spec("vanilla", [Item(61, 2.0)] * 6, **at), Spec("eagle3", items, **at), *swept, *others]
+    )
+    figures = {name.split()[0]: figure for name, figure in study_figures(study).items()}
+    lines = {trace.name: list(trace.x) for trace in (*figures["kappa"].data, *figures["d"].data)}
+    assert len(lines) == 8
+    for name, x in lines.items():
+        assert x == ([0.3, 0.5] if name.startswith("dynamic") else [0.1, 0.2]), name
+
+
+def test_readings_of_one_method_have_names_of_their_own(tmp_path: Path) -> None:
+    items = [Item(61, 1.5, 20)] * 6
+    arms = [Spec("combined", items, options=options) for options in ({}, *READINGS)]
+    study = study_of(tmp_path, [Spec("vanilla", [Item(61, 2.0)] * 6), Spec("eagle3", items), *arms])
+    figures = {name.split()[0]: figure for name, figure in study_figures(study).items()}
+    shown = {
+        "pareto": [trace.name for trace in figures["pareto"].data if trace.name.startswith("combined")],
+        "depth": [trace.name for trace in figures["depth"].data if trace.name.startswith("combined")],
+        "decomposition": [name for name in figures["decomposition"].data[0].y if name.startswith("combined")],
+    }
+    for names in shown.values():
+        assert len(names) == len(set(names)) == 3
+        assert sum("max_promotions=None" in name for name in names) == 1
