@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from analysis import configured, published
 from analysis.arms import Arm, Study
-from analysis.records import Record, canonical
+from analysis.compare import apart, flatten
+from analysis.records import Node, Record, canonical
 
 SETTING_FIELDS = ("protocol", "limit", "sample")
+TASK_FIELDS = ("max_new_tokens", "stop", "data_sha256", "prompts_sha256")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,38 +118,84 @@ def blocks(study: Study, model: str | None) -> list[Block]:
     found: dict[str, dict[str, list[Arm]]] = {name: {} for name in published.MODELS if model in (None, name)}
     for arm in study.arms:
         if model in (None, arm.record.model):
-            found.setdefault(arm.record.model, {}).setdefault(signature(arm.record), []).append(arm)
+            key = canonical(signature(arm.record))
+            found.setdefault(arm.record.model, {}).setdefault(key, []).append(arm)
     result = []
     for name, settings in found.items():
-        parts = [part for arms in settings.values() for part in by_draft(arms)]
-        made = [Block(name, tuple(arms), setting, len(parts) > 1) for arms, setting in parts]
+        parts = [
+            (arms, {"asked": asked, "drafter": {"draft": draft}})
+            for group in settings.values()
+            for alike, asked in by_task(group)
+            for arms, draft in by_draft(alike)
+        ]
+        labelled = zip(parts, setting_labels(parts), strict=True)
+        made = [Block(name, tuple(arms), setting, len(parts) > 1) for (arms, _), setting in labelled]
         if name in published.MODELS and not any(block.in_paper for block in made):
             made.insert(0, Block(name, (), None))
         result += sorted(made, key=lambda block: (block.on_cpu, -len(block.arms)))
     return result
 
 
-def by_draft(arms: Sequence[Arm]) -> list[tuple[Sequence[Arm], str]]:
-    """The arms of each drafter, with those that have none, and their setting; the drafter is named where there are several."""
-    setting = describe(arms[0].record)
+def by_task(arms: Sequence[Arm]) -> list[tuple[Sequence[Arm], Node]]:
+    """The arms of each way in which a benchmark was asked, with the benchmarks that were asked in one; the ways, by benchmark.
+
+    No part of `signature`: a block spans benchmarks, and each has its own.
+    """
+    ways: dict[str, dict[str, Node]] = {}
+    for arm in arms:
+        ways.setdefault(arm.record.benchmark, {})[canonical(task(arm.record))] = task(arm.record)
+    several = {
+        name: sorted(found.values(), key=lambda way: (way["max_new_tokens"], canonical(way)))
+        for name, found in ways.items()
+        if len(found) > 1
+    }
+    if not several:
+        return [(arms, {})]
+    parts: list[tuple[Sequence[Arm], Node]] = []
+    for place in range(max(map(len, several.values()))):
+        asked = {name: found[min(place, len(found) - 1)] for name, found in several.items()}
+        parts.append(([arm for arm in arms if asked.get(arm.record.benchmark) in (None, task(arm.record))], asked))
+    return parts
+
+
+def task(record: Record) -> Node:
+    """What was asked, and where outputs end."""
+    return {name: record.cell["benchmark"][name] for name in TASK_FIELDS}
+
+
+def by_draft(arms: Sequence[Arm]) -> list[tuple[Sequence[Arm], Node | None]]:
+    """The arms of each drafter, with those that have none; the drafter, where there are several."""
     drafts = {canonical(draft): draft for arm in arms if (draft := arm.record.cell["model"]["draft"])}
     if len(drafts) < 2:
-        return [(arms, setting)]
+        return [(arms, None)]
     return [
-        (
-            [arm for arm in arms if arm.record.cell["model"]["draft"] in (None, draft)],
-            f"{setting}, draft {draft['id']} {str(draft['sha256'] or draft['revision'])[:8]}",
-        )
+        ([arm for arm in arms if arm.record.cell["model"]["draft"] in (None, draft)], draft)
         for draft in drafts.values()
     ]
 
 
-def signature(record: Record) -> str:
+def setting_labels(parts: Sequence[tuple[Sequence[Arm], Node]]) -> list[str]:
+    """Each part's setting in words, no two alike: where one's words are another's too, with the fields in which they differ."""
+    found = [describe(arms[0].record) for arms, _ in parts]
+    for text in set(found):
+        places = [place for place, other in enumerate(found) if other == text]
+        fields = [flatten({**signature(parts[place][0][0].record), **parts[place][1]}) for place in places]
+        for place, more in zip(places, apart(fields), strict=True):
+            found[place] = f"{text}, {more}" if more else text
+    return found
+
+
+def signature(record: Record) -> Node:
     """Equal for records that a table may show in one row: engine, protocol, seed, target, machine."""
-    benchmark = {name: record.cell["benchmark"].get(name) for name in SETTING_FIELDS}
-    machine = {**record.provenance["machine"], "memory_gib": None}
-    packages = {name: record.provenance["packages"].get(name) for name in ("torch", "sglang")}
-    return canonical([record.engine, benchmark, record.cell["seed"], record.cell["model"]["target"], machine, packages])
+    model, packages = record.cell["model"], record.provenance["packages"]
+    return {
+        "engine": record.engine,
+        "benchmark": {name: record.cell["benchmark"].get(name) for name in SETTING_FIELDS},
+        "seed": record.cell["seed"],
+        "model": {name: model[name] for name in ("target", "chat_template_sha256", "enable_thinking")},
+        "machine": {**record.provenance["machine"], "memory_gib": None},
+        "packages": {name: packages.get(name) for name in ("torch", "sglang")},
+    }
 
 
 def describe(record: Record) -> str:

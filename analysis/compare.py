@@ -52,7 +52,11 @@ def origin_fields(a: Node, b: Node) -> Iterator[tuple[str, Any, Any]]:
 
 def told_apart(records: Sequence[Record]) -> list[str]:
     """What tells each of several records of one name from the others: `draft.sha256=7649917c`; empty texts for a single one."""
-    known = [distinction(record) for record in records]
+    return apart([distinction(record) for record in records])
+
+
+def apart(known: Sequence[dict[str, Any]]) -> list[str]:
+    """The same for what `flatten` made."""
     names = [
         name for name in dict.fromkeys(n for one in known for n in one) if len({str(o.get(name)) for o in known}) > 1
     ]
@@ -61,11 +65,13 @@ def told_apart(records: Sequence[Record]) -> list[str]:
 
 
 def distinction(record: Record) -> dict[str, Any]:
-    """The cell's fields by dotted name, hashes shortened, and the machine; the repeat is no distinction."""
-    (row,) = pd.json_normalize({**record.cell, "repeat": None}, sep=".").to_dict("records")
+    """The cell's fields and the machine; the repeat is no distinction."""
+    machine = str(record.provenance["machine"].get("hostname_sha256"))[:8]
+    return flatten({**record.cell, "repeat": None, "machine": machine})
+
+
+def flatten(node: Node) -> dict[str, Any]:
+    """Fields by dotted name, hashes shortened."""
+    (row,) = pd.json_normalize(dict(node), sep=".").to_dict("records")
     flat: dict[str, Any] = {str(name): value for name, value in row.items()}
-    flat["machine"] = record.provenance["machine"].get("hostname_sha256")
-    short = {
-        name: str(value)[:8] for name, value in flat.items() if value and (name.endswith("sha256") or name == "machine")
-    }
-    return {**flat, **short}
+    return {name: value[:8] if value and name.endswith("sha256") else value for name, value in flat.items()}

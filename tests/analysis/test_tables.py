@@ -4,6 +4,7 @@ import csv
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from analysis import tables
 from analysis.arms import Study
 from analysis.blocks import blocks
-from tests.analysis.synthetic import A100, MACHINE, Item, Spec, write_cell
+from analysis.records import id_digits
+from tests.analysis.synthetic import A100, MACHINE, Cell, Item, Spec, write_cell
 
 N = 8
 TOKENS = 121
@@ -187,6 +189,47 @@ def test_two_settings_are_never_mixed_in_one_row(tmp_path, capsys) -> None:
     text = printed(capsys, "table5", "--results", str(tmp_path), "--model", "smollm2_135m")
     assert "first 4 items" in text
     assert "first 8 items" in text
+
+
+def change(part: str, **fields: object) -> Callable[[Cell], None]:
+    """Another value in the cell or its machine, with the id that goes with it."""
+
+    def mutate(cell: Cell) -> None:
+        record = cell.record
+        (record["provenance"] if part == "machine" else record["cell"])[part] |= fields
+        record["cell_id"] = f"{record['cell_id'].rpartition('-')[0]}-{id_digits(record['cell'])}"
+
+    return mutate
+
+
+SETTINGS = [
+    change("model", enable_thinking=True), change("model", chat_template_sha256="ee"), change("benchmark", max_new_tokens=80),
+    change("benchmark", stop=["Question"]), change("benchmark", prompts_sha256="ee"), change("machine", hostname_sha256="bb" * 8),
+    change("engine", mem_fraction_static=0.5), change("engine", server_args={"x": 1}),
+    change("model", target={"id": "org/smollm2_135m", "revision": "r2", "sha256": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutate", SETTINGS)
+def test_any_other_setting_is_a_block_of_its_own_with_a_label_of_its_own(tmp_path, mutate) -> None:
+    at = {"model": "smollm2_135m", "benchmark": "demo", "device": "cpu", "machine": MACHINE, "protocol": "default"}
+    for repeat, spoil in enumerate((None, mutate)):  # the machine is no part of an id
+        for method in ("vanilla", "eagle3"):
+            write_cell(tmp_path, arm(method, **at, repeat=repeat), spoil)
+    made = blocks(Study.load(tmp_path), "smollm2_135m")
+    assert [len(block.arms) for block in made] == [2, 2]
+    assert len({block.label for block in made}) == 2
+
+
+def test_a_block_spans_benchmarks_at_their_own_caps(tmp_path) -> None:
+    for benchmark, cap in (("gsm8k", 2048), ("humaneval", 4096)):
+        write_cell(
+            tmp_path,
+            arm("vanilla", model="llama31_8b", benchmark=benchmark),
+            change("benchmark", max_new_tokens=cap, prompts_sha256=benchmark),
+        )
+    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    assert len(block.arms) == 2
 
 
 READINGS = {
