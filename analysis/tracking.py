@@ -45,12 +45,18 @@ def import_wandb() -> ModuleType:
     return module
 
 
-def fingerprint(folder: Path) -> str:
-    """Hash of what would be logged: a graded-again or re-measured cell has another one."""
+def fingerprint(study: Study, arm: Arm, cell: Checked) -> str:
+    """Hash of what would be logged: a cell graded or measured again has another one, and one whose reference came later."""
     digest = hashlib.sha256()
     for name in ("record.json", "grades.jsonl"):
-        digest.update((folder / name).read_bytes())
+        digest.update((cell.record.folder / name).read_bytes())
+    digest.update(json.dumps([summary_of(study, arm, cell), flag_codes(cell)], sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def flag_codes(cell: Checked) -> list[str]:
+    """What a run is flagged with."""
+    return [flag.code for flag in cell.flags]
 
 
 def summary_of(study: Study, arm: Arm, cell: Checked) -> dict[str, Any]:
@@ -80,7 +86,7 @@ def log_cell(wandb: ModuleType, study: Study, arm: Arm, cell: Checked, mode: str
         id=record.cell_id, name=record.place, project=project, group=group_of(arm), tags=[record.method, record.model, record.benchmark],
         mode=mode, dir=str(study.results_dir), resume="allow" if mode == "online" else None,
         reinit="finish_previous", settings=wandb.Settings(silent=True, console="off"),
-        config={"cell": record.cell, "provenance": record.provenance, "flags": [flag.code for flag in cell.flags]},
+        config={"cell": record.cell, "provenance": record.provenance, "flags": flag_codes(cell)},
     )  # fmt: skip
     frame = cell.frame.reset_index()[list(COLUMNS)]
     run.log({"items": wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None)), **cell_figures(cell)})
@@ -97,7 +103,7 @@ def track(results_dir: Path, mode: str, project: str) -> tuple[int, int]:
     logged = unchanged = 0
     for arm in study.arms:
         for cell in arm.cells:
-            key, now = f"{mode} {project} {cell.record.cell_id}", fingerprint(cell.record.folder)
+            key, now = f"{mode} {project} {cell.record.cell_id}", fingerprint(study, arm, cell)
             if ledger.get(key) == now:
                 unchanged += 1
                 continue

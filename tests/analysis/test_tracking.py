@@ -4,10 +4,12 @@ import json
 import re
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
 from analysis import dashboard, tracking
+from analysis.arms import Study
 from tests.analysis.synthetic import Item, Spec, write_cell
 
 
@@ -61,10 +63,30 @@ def test_offline_runs_hold_everything_and_are_written_once(tmp_path) -> None:
 
 def test_a_cell_graded_again_is_logged_again(tmp_path) -> None:
     cell_id = write_cell(tmp_path, Spec("vanilla"))
-    before = tracking.fingerprint(tmp_path / cell_id)
+    before = fingerprints(tmp_path)
     grades = tmp_path / cell_id / "grades.jsonl"
     grades.write_text(grades.read_text().replace('"grader_version": "1"', '"grader_version": "2"'))
-    assert tracking.fingerprint(tmp_path / cell_id) != before
+    assert fingerprints(tmp_path)[cell_id] != before[cell_id]
+
+
+def fingerprints(folder) -> dict[str, str]:
+    study = Study.load(folder)
+    return {cell.record.cell_id: tracking.fingerprint(study, arm, cell) for arm in study.arms for cell in arm.cells}
+
+
+def test_ratios_of_a_reference_that_came_later_are_logged(tmp_path, monkeypatch) -> None:
+    wandb = MagicMock()
+    monkeypatch.setattr(tracking, "import_wandb", lambda: wandb)
+    lossy = write_cell(tmp_path, Spec("lossy"))
+    assert tracking.track(tmp_path, "offline", "p") == (1, 0)
+    for method in ("vanilla", "eagle3"):
+        write_cell(tmp_path, Spec(method))
+    wandb.reset_mock()
+    assert tracking.track(tmp_path, "offline", "p") == (3, 0)
+    runs = [call.kwargs["id"] for call in wandb.init.call_args_list]
+    summaries = [call.args[0] for call in wandb.init.return_value.summary.update.call_args_list]
+    assert {"speedup", "recovery"} <= set(dict(zip(runs, summaries, strict=True))[lossy])
+    assert tracking.track(tmp_path, "offline", "p") == (0, 3)
 
 
 @pytest.mark.parametrize(
