@@ -145,6 +145,8 @@ def run(asked: Asked) -> int | str:
         return "\n".join(f"Error: {error}" for error in asked.errors)
     if config["lossless"]["check"] not in (True, False, "on", "off"):
         raise UserError(f"lossless.check={config['lossless']['check']}: expected on or off")
+    if config["tracking"]["mode"] not in (False, "off", "offline", "online"):
+        raise UserError(f"tracking.mode={config['tracking']['mode']}: expected off, offline or online")
     results_dir = Path(config["results_dir"])
     plan = plan_cells(asked, config)
     for note in [*asked.notes, *plan.notes]:
@@ -303,11 +305,9 @@ def gate(outcomes: list[Outcome], runner: GroupRunner, lossless: dict[str, Any])
 
 def track(results_dir: Path, tracking: dict[str, Any]) -> None:
     """Hand finished records to W&B; the local record is the truth, so a failure here changes nothing."""
-    mode = {False: "off"}.get(tracking["mode"], tracking["mode"])
-    if mode == "off":
+    mode = tracking["mode"]
+    if mode in (False, "off"):
         return
-    if mode not in ("offline", "online"):
-        raise UserError(f"tracking.mode={mode}: expected off, offline or online")
     if importlib.util.find_spec("wandb") is None:
         print("tracking: wandb is not installed; nothing was logged (pip install wandb)", file=sys.stderr)
         return

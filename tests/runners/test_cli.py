@@ -37,6 +37,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
         (["engine.device=tpu"], ["engine.device=tpu"]),
         (["references=maybe"], ["references=maybe"]),
         (["lossless.check=maybe", "dry_run=true"], ["lossless.check=maybe", "on or off"]),
+        (["tracking.mode=ofline", "dry_run=true"], ["tracking.mode=ofline", "off, offline or online"]),
         (["model.max_new_tokens=0"], ["model.max_new_tokens=0"]),
         (["engine.concurrency=0"], ["engine.concurrency=0"]),
     ],
