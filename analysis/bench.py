@@ -27,12 +27,13 @@ RATIOS = (
 
 
 def step_table(study: Study, arms: Sequence[Arm]) -> Grid:
-    """Milliseconds of a step, prefill included, and in units of vanilla's."""
+    """Milliseconds of a step, prefill included, and in units of vanilla's; `-` where steps of several requests overlap."""
     rows = []
     for arm in arms:
         cost = study.step_cost(arm)
         tokens_per_step = 1.0 if isinstance(arm.tau, Missing) else arm.tau.value
-        milliseconds = f"{1000 * tokens_per_step / arm.throughput_tok_s:.1f}"
+        alone = arm.record.engine["concurrency"] == 1
+        milliseconds = f"{1000 * tokens_per_step / arm.throughput_tok_s:.1f}" if alone else "-"
         rows.append((study.label(arm), milliseconds, "-" if cost is None else f"{cost:.2f}", show(arm.tau, 2)))
     return Grid("What a step costs", ("method", "ms / step", "vanilla steps", "tau"), tuple(rows))
 

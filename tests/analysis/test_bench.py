@@ -7,6 +7,15 @@ from analysis.bench import main
 from tests.analysis.synthetic import Item, Spec, write_cell
 
 
+def test_steps_that_overlap_have_no_time_of_their_own(tmp_path: Path, capsys) -> None:
+    write_cell(tmp_path / "runs", Spec("vanilla", [Item(tokens=50, latency_s=2.0)] * 10, engine={"concurrency": 8}))
+    assert main(["--results", str(tmp_path / "runs"), "--out", str(tmp_path / "cpu")]) == 0
+    (row,) = [
+        line for line in capsys.readouterr().out.split("What a step costs")[1].splitlines() if "vanilla " in line[:20]
+    ]
+    assert row.split("|")[2].strip() == "-"
+
+
 def test_the_page_has_step_costs_and_ratios(tmp_path: Path, capsys) -> None:
     """Vanilla 40 ms a token, eagle3 twice as fast at tau 2 (so its step costs one of vanilla's), our static 2 % slower."""
     for repeat in range(2):
