@@ -17,6 +17,7 @@ from typing import Any
 from analysis.arms import Arm, Missing, Study
 from analysis.checked import Checked
 from analysis.records import Record
+from analysis.summary import has_recovery
 
 
 @lru_cache(maxsize=4)
@@ -44,7 +45,7 @@ def tokenizer_of(record: Record, folder: Path | None) -> Any:
 
 def inspected(study: Study, per_cell: int, tokenizer_folder: Path | None = None) -> list[dict[str, Any]]:
     """Return the inspector's cells: every traced arm with a lossy rule."""
-    arms = [arm for arm in study.arms if arm.record.rule in ("margin", "window") and arm.record.cell["trace"]]
+    arms = [arm for arm in study.arms if has_recovery(arm) and arm.record.cell["trace"]]
     return [inspect_arm(study, arm, per_cell, tokenizer_of(arm.record, tokenizer_folder)) for arm in arms]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from analysis import report
-from analysis.inspector import parts
+from analysis.arms import Study
+from analysis.inspector import inspected, parts
 from tests.analysis.synthetic import Item, Spec, write_cell
 
 ITEMS = [Item(tokens=61, steps=20, latency_s=1 + place / 10, correct=place % 3 > 0, promotions=2) for place in range(9)]
@@ -108,6 +109,15 @@ class Words:
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
         assert skip_special_tokens
         return "".join(f" w{one}" for one in ids if one != 2)
+
+
+def test_the_inspector_shows_every_traced_rule_that_promotes(tmp_path: Path) -> None:
+    """One of your own too (docs/extending.md)."""
+    write_cell(tmp_path, Spec("vanilla", [Item(61, 2.0)] * 9))
+    write_cell(tmp_path, Spec("dynamic", ITEMS, trace=True))
+    write_cell(tmp_path, Spec("lossy", ITEMS, trace=True, options={"rule": "topk"}))
+    (cell,) = inspected(Study.load(tmp_path), per_cell=2)
+    assert cell["name"].startswith("lossy")
 
 
 def test_an_output_is_cut_at_its_promotions() -> None:
