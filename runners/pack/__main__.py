@@ -40,6 +40,8 @@ def main() -> None:
     make_parser.add_argument("--wheels", type=Path, help="folder that keeps the downloads; default: OUT/wheels")
     make_parser.add_argument("--part-mib", type=float, default=parts.PART_MIB, help="largest size of a part")
     arguments = parser.parse_args()
+    if int(arguments.part_mib * 2**20) < 1:
+        parser.error(f"--part-mib {arguments.part_mib:g}: expected a size above 0")
     try:
         manifest = make(arguments.out, arguments.wheels or arguments.out / "wheels", int(arguments.part_mib * 2**20))
     except UserError as error:
