@@ -68,7 +68,7 @@ def check(arguments: argparse.Namespace, config: dict[str, Any]) -> int:
         "engine": engine,
         "stages": [],
     }
-    # In float32 nothing may differ.
+    # In float32 only what sums in another order move (analysis.lossless.FLOAT32_TIE_NATS).
     near_tie_nats = 1e-3 if engine["dtype"] == "float32" else config["lossless"]["near_tie_nats"]
     longest = load.prompt_tokens + max(load.tokens, load.cost_tokens, load.arm_tokens) + 16
     with models_folder(arguments.models) as folder, Servers(engine, arguments.logs, load.batches, longest) as servers:

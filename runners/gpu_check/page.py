@@ -121,7 +121,7 @@ STRICT_COLUMNS = ("strict against vanilla", "tokens", "near-ties", "violations",
 def show_lossless(data: Data) -> list[str]:
     """Both ways of sending."""
     rows = [strict_row(name, data[name]) for name in ("one by one", "all at once")]
-    note = f"A near-tie: the target's two tokens there lie less than {data['near_tie_nats']} nats apart (0: none is allowed)."
+    note = f"A near-tie: the target's two tokens there lie less than {data['near_tie_nats']} nats apart."
     return [*table(STRICT_COLUMNS, rows), "", note]
 
 
