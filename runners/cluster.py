@@ -97,7 +97,7 @@ def run_on_cluster(plan: Plan, runner: GroupRunner, launcher: Mapping[str, Any])
             "GPUs to share out, one to a group (launcher.gpus=4)"
         )
     if importlib.util.find_spec("submitit") is None:
-        raise UserError(f"launcher={launcher['kind']} needs submitit: pip install 'adaptivespec[slurm]'")
+        raise UserError(f"launcher={launcher['kind']} needs submitit: pip install '.[slurm]' in a checkout")
     import submitit
 
     settings = runner.settings
