@@ -58,14 +58,19 @@ def python() -> Finding:
 
 def torch() -> Finding:
     """The build decides which device can serve."""
-    import torch as library
-
+    try:
+        import torch as library
+    except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
+        return Finding("torch", False, f"does not import ({error})", "rm -rf .venv && make setup")
     return Finding("torch", True, f"{library.__version__} (CUDA {library.version.cuda or 'none'})")
 
 
 def sglang() -> Finding:
     """The engine's version."""
-    version = importlib.metadata.version("sglang")
+    try:
+        version = importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        version = "not installed"
     return Finding("sglang", version == "0.5.23", version, "pip install sglang==0.5.23, or rm -rf .venv && make setup")
 
 
@@ -80,18 +85,25 @@ def plugin() -> Finding:
 
 
 def gpu() -> Finding:
-    """Cards and driver."""
+    """Cards and driver, and whether torch can use them."""
     cards = describe_gpus()
-    found = (
-        f"{', '.join(cards['gpu'])} (driver {cards['driver']})" if cards["gpu"] else "none: everything runs on the CPU"
-    )
-    return Finding(
-        "gpu",
-        bool(cards["gpu"]),
-        found,
-        "the paper's 8B models need one with 24 GiB or more; the demo does not",
-        required=False,
-    )
+    if not cards["gpu"]:
+        remedy = "the paper's 8B models need one with 24 GiB or more; the demo does not"
+        return Finding("gpu", False, "none: everything runs on the CPU", remedy, required=False)
+    found, build = f"{', '.join(cards['gpu'])} (driver {cards['driver']})", torch()
+    if not build.ok or not cuda_answers():
+        remedy = (
+            "a driver that knows the CUDA version of this torch; if it has none: rm -rf .venv && make setup DEVICE=cuda"
+        )
+        return Finding("gpu", False, f"{found}, which torch {build.found} cannot use", remedy, required=False)
+    return Finding("gpu", True, found)
+
+
+def cuda_answers() -> bool:
+    """Whether this torch and this driver go together."""
+    import torch as library
+
+    return library.cuda.is_available()
 
 
 def hub() -> Finding:
