@@ -143,10 +143,6 @@ def run(asked: Asked) -> int | str:
     config = clean_run(asked.config)
     if asked.errors and (not asked.cells or config["fail_fast"]):
         return "\n".join(f"Error: {error}" for error in asked.errors)
-    if config["lossless"]["check"] not in (True, False, "on", "off"):
-        raise UserError(f"lossless.check={config['lossless']['check']}: expected on or off")
-    if config["tracking"]["mode"] not in (False, "off", "offline", "online"):
-        raise UserError(f"tracking.mode={config['tracking']['mode']}: expected off, offline or online")
     results_dir = Path(config["results_dir"])
     plan = plan_cells(asked, config)
     for note in [*asked.notes, *plan.notes]:
@@ -185,6 +181,10 @@ def run(asked: Asked) -> int | str:
 
 def clean_run(config: dict[str, Any]) -> dict[str, Any]:
     """Check what the whole run shares."""
+    if config["lossless"]["check"] not in (True, False, "on", "off"):
+        raise UserError(f"lossless.check={config['lossless']['check']}: expected on or off")
+    if config["tracking"]["mode"] not in (False, "off", "offline", "online"):
+        raise UserError(f"tracking.mode={config['tracking']['mode']}: expected off, offline or online")
     switches = {name: boolean(name, config[name]) for name in ("dry_run", "fail_fast", "fresh_servers")}
     grading = config["grading"]
     for name, value in (
