@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -19,10 +20,12 @@ from transformers import AutoModelForCausalLM, DynamicCache
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from adaptivespec.sglang_cpu.linear import PackedWeight
+from analysis.bench import sentence
 from analysis.render import Grid, render
 from runners.cell import Cell
 from runners.checkpoint import locate
 from runners.cli import compose_config
+from runners.provenance import describe_code, describe_machine
 
 CONTEXT, ROUNDS = 100, 20
 OUT = Path(__file__).parents[2] / "results/bench/forward.md"
@@ -68,8 +71,10 @@ def main() -> None:
     title = f"A forward in plain torch, ms ({size:.0f} MB of weights, {torch.get_num_threads()} threads)"
     table = render(Grid(title, ("tokens", "linear layers", "packed", "whole forward"), tuple(rows)), "md")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(table + "\n")
-    print(table)
+    origin = {"begun": datetime.now(UTC).date().isoformat(), **describe_code(), "machine": describe_machine()}
+    page = f"{sentence(origin)}\n\n{table}"
+    OUT.write_text(page + "\n")
+    print(page)
 
 
 if __name__ == "__main__":
