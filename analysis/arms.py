@@ -35,6 +35,12 @@ class Missing:
 
 
 Figure = Estimate | Missing
+Models = frozenset[str] | None
+
+
+def wanted(model: str, models: Models) -> bool:
+    """Whether a table over `models` (None: all) has this one."""
+    return models is None or model in models
 
 
 @dataclass(frozen=True, eq=False)

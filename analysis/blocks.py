@@ -1,6 +1,6 @@
 """Rows that belong together in a table: one model and drafter, measured in one way on one machine. Never mixes two ways in one row.
 
-for block in blocks(study, model=None): block.find("combined", "gsm8k", kappa=0.2)
+for block in blocks(study, None): block.find("combined", "gsm8k", kappa=0.2)
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis import configured, published
-from analysis.arms import Arm, Study
+from analysis.arms import Arm, Models, Study, wanted
 from analysis.compare import apart, flatten
 from analysis.records import Node, Record, canonical
 
@@ -113,11 +113,11 @@ def is_cell(record: Record, method: str, benchmark: str, kappa: float | None = N
     )
 
 
-def blocks(study: Study, model: str | None) -> list[Block]:
-    """Return the blocks of a table: the paper's models (also where nothing was measured), then others. `model` keeps one."""
-    found: dict[str, dict[str, list[Arm]]] = {name: {} for name in published.MODELS if model in (None, name)}
+def blocks(study: Study, models: Models) -> list[Block]:
+    """Return the blocks of a table: the paper's models (also where nothing was measured), then others; of these, `models`."""
+    found: dict[str, dict[str, list[Arm]]] = {name: {} for name in published.MODELS if wanted(name, models)}
     for arm in study.arms:
-        if model in (None, arm.record.model):
+        if wanted(arm.record.model, models):
             key = canonical(signature(arm.record))
             found.setdefault(arm.record.model, {}).setdefault(key, []).append(arm)
     result = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from analysis import published, stats
-from analysis.arms import Arm, Figure, Missing, Study
+from analysis.arms import Arm, Figure, Missing, Models, Study
 from analysis.blocks import Block, blocks, columns
 from analysis.entries import Entry, Table
 from analysis.published import Point, lint
@@ -23,10 +23,10 @@ DIVISORS = (0.2, 0.3, 0.4, 0.5)
 KAPPAS = {"lossy": (0.1, 0.2, 0.3), "combined": (0.05, 0.1, 0.2, 0.3)}
 
 
-def table1(study: Study, model: str | None) -> Table:
+def table1(study: Study, models: Models) -> Table:
     """Main results: seven methods (vanilla is the baseline), and below them what we add."""
     table = Table("Table 1: main results", ("Model", "Method"))
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     for block in chosen:
         for method, title in published.METHODS.items():
             for benchmark in columns(chosen):
@@ -102,10 +102,10 @@ def own_points(table: Table) -> list[Point]:
     return found
 
 
-def table2(study: Study, model: str | None) -> Table:
+def table2(study: Study, models: Models) -> Table:
     """Tree policy x accept rule, averaged over the benchmarks."""
     table = Table("Table 2: static and dynamic trees, strict and lossy verification", ("Model", "Verif."))
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     grid = {
         ("Strict", "Static tree"): "eagle3",
         ("Strict", "Dynamic tree"): "dynamic",
@@ -171,10 +171,10 @@ def mean_of(figures: list[Figure]) -> Figure:
     return stats.mean(estimates)
 
 
-def table3(study: Study, model: str | None) -> Table:
+def table3(study: Study, models: Models) -> Table:
     """The divisor d of the dynamic tree policy."""
     table = Table("Table 3: divisor d, dynamic tree, strict", ("Model", "d"))
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     for block in chosen:
         for d in DIVISORS:
             for benchmark in columns(chosen):
@@ -194,10 +194,10 @@ def table3(study: Study, model: str | None) -> Table:
     return table
 
 
-def table4(study: Study, model: str | None) -> Table:
+def table4(study: Study, models: Models) -> Table:
     """The margin threshold kappa: (a) lossy-only, (b) combined."""
     table = Table("Table 4: margin threshold kappa", ("", "Model", "kappa"))
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     for (method, kappas), part in zip(KAPPAS.items(), ("(a) Lossy-only", "(b) Combined"), strict=True):
         for block in chosen:
             for kappa in kappas:
@@ -222,10 +222,10 @@ def table4(study: Study, model: str | None) -> Table:
     return table
 
 
-def table5(study: Study, model: str | None) -> Table:
+def table5(study: Study, models: Models) -> Table:
     """tau of static EAGLE-3 (3,1,4), as the engine reports it; below each model the exact mean per step."""
     table = Table("Table 5: tau of static EAGLE-3 (3,1,4)", ("Target model",))
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     for block in chosen:
         for benchmark in columns(chosen):
             arm = block.find("eagle3", benchmark)

@@ -6,17 +6,17 @@ python -m analysis.tables table8 --results results/runs
 from __future__ import annotations
 
 from analysis import published
-from analysis.arms import Arm, Study
+from analysis.arms import Arm, Models, Study, wanted
 from analysis.blocks import blocks, columns, is_cell
 from analysis.records import Node, Record
 from analysis.render import Grid
 
 
-def table6(study: Study, model: str | None) -> Grid:
+def table6(study: Study, models: Models) -> Grid:
     """Target and draft per model, with the revisions that were measured."""
     published_rows = {row["model"]: row for row in published.rows("table6")}
     rows = []
-    for block in blocks(study, model):
+    for block in blocks(study, models):
         paper = published_rows.get(block.model, {})
         speculative = [arm.record for arm in block.arms if arm.record.cell["model"]["draft"]]
         records = speculative or [arm.record for arm in block.arms]
@@ -35,11 +35,11 @@ def checkpoint(node: Node | None) -> str:
     return f"{node['id']}@{version}"
 
 
-def table7(study: Study, model: str | None) -> Grid:
+def table7(study: Study, models: Models) -> Grid:
     """Shape, rule and options per method."""
     rows = []
     for row in published.rows("table7"):
-        arms = [arm for arm in study.arms if arm.record.method == row["method"] and model in (None, arm.record.model)]
+        arms = [arm for arm in study.arms if arm.record.method == row["method"] and wanted(arm.record.model, models)]
         measured = sorted({settings(arm.record) for arm in arms}) or ["missing"]
         paper = f"{row['shape']}; {row['rule']} {row['options']}".strip()
         rows += [
@@ -61,9 +61,9 @@ def settings(record: Record) -> str:
     return f"{record.tree.get('policy')}, {record.rule}: {shown}"
 
 
-def table8(study: Study, model: str | None) -> Grid:
+def table8(study: Study, models: Models) -> Grid:
     """kappa per cell: the paper's picks, and which thresholds were measured."""
-    chosen = blocks(study, model)
+    chosen = blocks(study, models)
     rows = []
     for block in chosen:
         for method in ("combined", "lossy"):

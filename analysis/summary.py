@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.arms import Arm, Figure, Missing, Study
+from analysis.arms import Arm, Figure, Missing, Models, Study, wanted
 from analysis.render import Grid
 from analysis.stats import restart_deviation
 
@@ -15,9 +15,9 @@ HEADER = ("method", "model", "benchmark", "items", "tok/s", "speedup", "tau", "a
 ORDER = ("vanilla", "eagle3", "static", "talon", "dynamic", "fly", "lossy", "combined")
 
 
-def summary(study: Study, cell_ids: Sequence[str] | None = None, model: str | None = None) -> Grid:
-    """Build the table of all arms, or of those that hold one of these cells, or of one model's."""
-    arms = sorted((arm for arm in study.select(cell_ids) if model in (None, arm.record.model)), key=order)
+def summary(study: Study, cell_ids: Sequence[str] | None = None, models: Models = None) -> Grid:
+    """Build the table of all arms, or of those that hold one of these cells, or of these models."""
+    arms = sorted((arm for arm in study.select(cell_ids) if wanted(arm.record.model, models)), key=order)
     notes = [*reference_notes(study, arms), *flag_notes(arms), *repeat_notes(study, arms), *no_rows(study, cell_ids)]
     return Grid("", HEADER, tuple(row(study, arm) for arm in arms), tuple(notes))
 

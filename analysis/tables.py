@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis import paper_tables, settings_tables
-from analysis.arms import Study
+from analysis import paper_tables, published, settings_tables
+from analysis.arms import Models, Study
 from analysis.entries import Table
 from analysis.render import FORMATS, Grid, render
 from analysis.summary import no_rows, summary
 
-Builder = Callable[[Study, str | None], Table | Grid]
+Builder = Callable[[Study, Models], Table | Grid]
 TABLES: dict[str, Builder] = {
     "table1": paper_tables.table1,
     "table2": paper_tables.table2,
@@ -38,7 +38,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--results", type=Path, default=Path("results/runs"), metavar="DIR", help="results_dir of the runs"
     )
-    parser.add_argument("--model", help="only this model")
+    parser.add_argument("--model", metavar="NAME[,NAME]", help="only these models")
     parser.add_argument("--cells", help="only these cell ids, comma-separated (summary)")
     parser.add_argument("--paper", action="store_true", help="add the paper's value, the difference and a verdict")
     parser.add_argument("--format", choices=FORMATS, default="text")
@@ -50,36 +50,38 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse(argv)
     try:
         study = Study.load(arguments.results)
-        check_model(study, arguments.model)
+        models = read_models(study, arguments.model)
     except (FileNotFoundError, ValueError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     if arguments.table == "summary":
         cells = arguments.cells.split(",") if arguments.cells else None
-        show(summary(study, cells, arguments.model), arguments.format)
+        show(summary(study, cells, models), arguments.format)
         return 0
     names = [f"table{number}" for number in range(1, 6)] if arguments.table == "all" else [arguments.table]
     for name in names:
-        show(build(name, study, arguments), arguments.format)
+        show(build(name, study, models, arguments), arguments.format)
     for note in no_rows(study, None):
         print(note, file=sys.stderr)
     return 0
 
 
-def check_model(study: Study, model: str | None) -> None:
-    """Refuse a model that was neither measured nor in the paper. Raises ValueError naming those that are."""
-    from analysis.published import MODELS
-
-    known = sorted({*MODELS, *(arm.record.model for arm in study.arms)})
-    if model is not None and model not in known:
+def read_models(study: Study, text: str | None) -> Models:
+    """The models of `a,b`. Raises ValueError naming one that was neither measured nor in the paper, and those that are."""
+    if text is None:
+        return None
+    known = {*published.MODELS, *(arm.record.model for arm in study.arms)}
+    asked = frozenset(text.split(","))
+    for name in sorted(asked - known):
         raise ValueError(
-            f"--model {model}: not in {study.results_dir} nor in the paper; expected one of {', '.join(known)}"
+            f"--model {name}: not in {study.results_dir} nor in the paper; expected of {', '.join(sorted(known))}"
         )
+    return asked
 
 
-def build(name: str, study: Study, arguments: argparse.Namespace) -> Grid:
+def build(name: str, study: Study, models: Models, arguments: argparse.Namespace) -> Grid:
     """Make one table in the layout that its format asks for."""
-    table = TABLES[name](study, arguments.model)
+    table = TABLES[name](study, models)
     if isinstance(table, Grid):
         return table
     return table.tidy() if arguments.format == "csv" else table.grid(arguments.paper)

@@ -216,7 +216,7 @@ def test_any_other_setting_is_a_block_of_its_own_with_a_label_of_its_own(tmp_pat
     for repeat, spoil in enumerate((None, mutate)):  # the machine is no part of an id
         for method in ("vanilla", "eagle3"):
             write_cell(tmp_path, arm(method, **at, repeat=repeat), spoil)
-    made = blocks(Study.load(tmp_path), "smollm2_135m")
+    made = blocks(Study.load(tmp_path), frozenset({"smollm2_135m"}))
     assert [len(block.arms) for block in made] == [2, 2]
     assert len({block.label for block in made}) == 2
 
@@ -228,7 +228,7 @@ def test_a_block_spans_benchmarks_at_their_own_caps(tmp_path) -> None:
             arm("vanilla", model="llama31_8b", benchmark=benchmark),
             change("benchmark", max_new_tokens=cap, prompts_sha256=benchmark),
         )
-    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    (block,) = blocks(Study.load(tmp_path), frozenset({"llama31_8b"}))
     assert len(block.arms) == 2
 
 
@@ -242,10 +242,10 @@ READINGS = {
 def test_another_reading_of_a_method_never_fills_its_row(tmp_path, method) -> None:
     at = {"model": "llama31_8b", "benchmark": "gsm8k"}
     write_cell(tmp_path, arm(method, options=READINGS[method], **at))
-    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    (block,) = blocks(Study.load(tmp_path), frozenset({"llama31_8b"}))
     assert block.cell(method, "gsm8k") is None
     cell_id = write_cell(tmp_path, arm(method, **at))
-    (block,) = blocks(Study.load(tmp_path), "llama31_8b")
+    (block,) = blocks(Study.load(tmp_path), frozenset({"llama31_8b"}))
     assert len(block.arms) == 2
     for arms in (block.arms, block.arms[::-1]):  # folders come in the order of their hashes
         found = replace(block, arms=arms).cell(method, "gsm8k")
@@ -346,8 +346,18 @@ def test_repeats_are_one_row_with_the_restarts_deviation(tmp_path, capsys) -> No
 def test_bad_input_is_one_line(tmp_path, capsys) -> None:
     assert tables.main(["table1", "--results", str(tmp_path / "none")]) == 1
     assert "no such folder" in capsys.readouterr().err
-    assert tables.main(["table1", "--results", str(tmp_path), "--model", "lama"]) == 1
-    assert "expected one of" in capsys.readouterr().err
+    assert tables.main(["table1", "--results", str(tmp_path), "--model", "llama31_8b,lama"]) == 1
+    assert "--model lama: " in capsys.readouterr().err
+
+
+def test_a_table_of_several_models_is_one_table(tmp_path, capsys) -> None:
+    """`make reproduce-table1 MODEL=a,b` sweeps both, so its table has both and no third."""
+    names = {"llama31_8b": "Llama-3.1-8B", "qwen3_8b": "Qwen3-8B", "smollm2_135m": "smollm2_135m"}
+    for model in names:
+        write_cell(tmp_path, arm("vanilla", model=model, benchmark="gsm8k"))
+    for table, shown in (("summary", names), ("table1", names.values())):
+        text = printed(capsys, table, "--results", str(tmp_path), "--model", "qwen3_8b,smollm2_135m")
+        assert [name in text for name in shown] == [False, True, True]
 
 
 def test_latex_escapes(tmp_path, capsys) -> None:
