@@ -38,12 +38,17 @@ class Featured:
         return len(self.ids) - self.prompt_length - 1
 
 
+def product_dtype(device: torch.device) -> torch.dtype:
+    """What matrix products are fastest in: bfloat16, but float32 on a CPU without instructions for it."""
+    slow = device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported()
+    return torch.float32 if slow else torch.bfloat16
+
+
 def load_target(folder: str, device: torch.device) -> Any:
-    """A frozen causal language model: float32 on CPU (fastest without AVX-512), bfloat16 elsewhere."""
+    """A frozen causal language model, in the device's `product_dtype`."""
     from transformers import AutoModelForCausalLM
 
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    target = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    target = AutoModelForCausalLM.from_pretrained(folder, dtype=product_dtype(device)).to(device).eval()
     return target.requires_grad_(False)
 
 

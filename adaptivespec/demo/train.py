@@ -21,7 +21,7 @@ from torch import Tensor
 
 from adaptivespec.demo.drafter import Drafter, init_from_target, load_drafter, save_drafter, with_vocabulary
 from adaptivespec.demo.evaluate import evaluate
-from adaptivespec.demo.features import Featured, load_or_compute, load_target, target_fingerprint
+from adaptivespec.demo.features import Featured, load_or_compute, load_target, product_dtype, target_fingerprint
 from adaptivespec.demo.sequences import (
     Generation,
     TrainingDataError,
@@ -166,7 +166,8 @@ class Run:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = lr
         batch = pack(group, self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type != "cpu"):
+        half = product_dtype(self.device) == torch.bfloat16
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             loss, acceptance = distillation_loss(
                 self.drafter, batch, self.frozen, self.settings.depths, self.settings.decay
             )

@@ -95,7 +95,7 @@ def pack(sequences: Sequence[Featured], device: torch.device) -> Batch:
 def unroll(drafter: Drafter, batch: Batch, frozen: Frozen, depths: int) -> Iterator[Depth]:
     """Draft `depths` tokens from every base, feeding the true tokens (teacher forcing) and the head's own states."""
     attention, layer = drafter.midlayer.self_attn, drafter.midlayer
-    context = drafter.fc(batch.features)
+    context = drafter.fc(batch.features).float()  # under autocast the residual stream keeps float32
     inputs = layer.inputs(frozen.embedding[batch.next_token], context)
     shape = drafter.shape
     heads = (-1, shape.heads, shape.head_dim)

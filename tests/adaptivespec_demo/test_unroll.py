@@ -41,7 +41,7 @@ def plain_draft(drafter, sequence, frozen, base: int) -> list[torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def loaded(target: Path, generations: Path, tmp_path_factory: pytest.TempPathFactory):
-    model = load_target(str(target), torch.device("cpu"))
+    model = load_target(str(target), torch.device("cpu")).float()
     drafter = init_from_target(model, torch.arange(0, 96, 2), seed=0)
     shard = [
         Generation(g.kind, g.prompt_ids, g.output_ids[: 12 + i])

@@ -127,7 +127,7 @@ def test_strict_requests_in_a_lossy_batch_stay_identical(cycle: Client, referenc
 
 def test_a_chain_accepts_what_the_drafter_drafts_in_plain_torch(chain: Client, models: tuple[Path, Path]) -> None:
     """Step by step: the engine's drafting is that of training (adaptivespec.demo.unroll), at every depth."""
-    target = load_target(str(models[0]), torch.device("cpu"))
+    target = load_target(str(models[0]), torch.device("cpu")).float()  # as the server computes
     drafter = load_drafter(models[1], target)
     frozen = Frozen.of(target, drafter.d2t, 160)
     accepted: list[int] = []
